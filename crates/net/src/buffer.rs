@@ -1,11 +1,11 @@
-//! Host memory that a caller hands to a driver.
+//! Host memory that a caller passes to a driver.
 //!
-//! A [`Buffer`] is the one handle to its bytes, so that the compiler sees who reads and who writes. Who needs some of the
-//! bytes for longer than a call, such as a thread that sends them, gets them on loan: [`Buffer::lend`] to be read,
-//! [`Buffer::lend_mut`] to be changed. The buffer remembers its loans, and panics if it is asked for bytes that one of them
-//! excludes. A loan ends when it is dropped, in whatever thread; the memory lives until the last one has ended.
+//! A [`Buffer`] is the only handle to its bytes, so that the compiler checks readers and writers. A user that needs
+//! some of the bytes for longer than a call, such as a thread that sends them, borrows them: [`Buffer::lend`] for
+//! reading, [`Buffer::lend_mut`] for writing. The buffer tracks its loans, and panics on an access that a loan
+//! excludes. A loan ends when it is dropped, in any thread; the memory lives until the last loan has ended.
 //!
-//! So no order of calls of safe code comes to two references to a byte of which one is to be written. Two writers:
+//! So safe code cannot obtain two references to a byte of which one is mutable. Two writers:
 //!
 //! ```compile_fail,E0499
 //! let mut buffer = netsum_net::Buffer::from_vec(vec![0; 8]);
@@ -30,7 +30,7 @@
 //! let other = buffer.clone();
 //! ```
 //!
-//! A loan while somebody has a reference:
+//! A loan while a reference exists:
 //!
 //! ```compile_fail,E0502
 //! let mut buffer = netsum_net::Buffer::from_vec(vec![0; 8]);
@@ -60,15 +60,15 @@ use std::sync::atomic::AtomicU32;
 
 use crate::loans::{Loans, Use};
 
-/// Bytes that belong to an operation until it is done, and the one handle to them.
+/// The bytes of an operation until it has completed, and the only handle to them.
 ///
-/// Methods panic for bytes beyond the end, and for bytes that are lent: what is lent to be changed can be neither read nor
-/// written through the buffer, what is lent to be read cannot be written.
+/// Methods panic for bytes out of range and for bytes that are lent: bytes lent for writing can be neither read nor
+/// written through the buffer, bytes lent for reading cannot be written.
 pub struct Buffer {
     memory: Arc<Memory>,
 }
 
-/// Bytes of a [`Buffer`] that are lent to be read, until this and all its clones are dropped.
+/// Bytes of a [`Buffer`] that are lent for reading, until this value and all its clones are dropped.
 pub struct Loan {
     memory: Arc<Memory>,
     range: Range<usize>,
@@ -82,40 +82,41 @@ struct Memory {
     loans: Loans<AtomicU32>,
 }
 
-/// Whose bytes a memory has.
+/// Owner of a memory's bytes.
 enum Source {
     /// The owner of the bytes, dropped with the memory.
     Own { _keep: Box<dyn Any + Send> },
-    /// Those of another memory, from that byte on: a loan to be changed.
+    /// A loan for writing: bytes of another memory, from offset `at`.
     Lent { by: Arc<Memory>, at: usize },
 }
 
-// SAFETY: the bytes may be used from any thread (promised to `from_raw`), and `_keep` is never touched but to be dropped, by
-// whichever thread holds the last handle; it is `Send`.
+// SAFETY: the bytes may be used from any thread (promised to `from_raw`), and `_keep` is `Send` and only ever dropped,
+// by whichever thread holds the last handle.
 unsafe impl Send for Memory {}
-// SAFETY: as above; no method gives out `_keep`. References to the bytes are given out by `Buffer` and `Loan` alone: to be
-// changed by `&mut Buffer` where nothing is lent, to be read where nothing is lent to be changed, which stays so while the
-// reference lives, as lending to be changed takes `&mut Buffer`. Who sees that a loan has ended sees what its user did.
+// SAFETY: as above; no method returns `_keep`. Only `Buffer` and `Loan` return references to the bytes: mutable ones by
+// `&mut Buffer` where nothing is lent, shared ones where nothing is lent for writing, which cannot change while the
+// reference lives, as lending for writing takes `&mut Buffer`. The end of a loan is released and acquired, so an
+// observer of the end sees the writes of the borrower.
 unsafe impl Sync for Memory {}
 
 impl Buffer {
-    /// Takes over `len` bytes at `start`; `keep` owns them and is dropped with the buffer and its last loan.
+    /// Takes ownership of `len` bytes at `start`; `keep` owns them and is dropped with the buffer and its last loan.
     ///
     /// # Safety
-    /// Until `keep` is dropped, the bytes are valid for reads and writes from any thread. From the first use of the buffer
-    /// or a loan to the last, nobody else writes the bytes, and nobody else reads those that are written through them: so
-    /// the memory of a tensor is left alone until the operations on it have ended, but may be read while it is only sent.
-    /// Another buffer with some of the bytes is somebody else, too.
+    /// Until `keep` is dropped, the bytes are valid for reads and writes from any thread. From the first use of the
+    /// buffer or a loan to the last, no other code writes the bytes, and no other code reads bytes that are written
+    /// through the buffer. For example, the memory of a tensor must not be used until the operations on it have ended,
+    /// but may be read while it is only sent. Another buffer with some of the bytes counts as other code.
     pub unsafe fn from_raw(start: *mut u8, len: usize, keep: Box<dyn Any + Send>) -> Buffer {
         Buffer::new(start, len, Source::Own { _keep: keep })
     }
 
-    /// Takes over a vector's bytes.
+    /// Takes ownership of a vector's bytes.
     pub fn from_vec(bytes: Vec<u8>) -> Buffer {
         let bytes = Box::into_raw(bytes.into_boxed_slice());
         let (start, len) = (bytes.cast::<u8>(), bytes.len());
         let keep = Box::new(Owned(bytes));
-        // SAFETY: `keep` frees the allocation when dropped and not earlier; nobody else has it.
+        // SAFETY: `keep` frees the allocation when dropped and not earlier, and is the only owner.
         unsafe { Buffer::from_raw(start, len, keep) }
     }
 
@@ -124,12 +125,12 @@ impl Buffer {
         Buffer { memory: Arc::new(Memory { start, len, source, loans }) }
     }
 
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.memory.len
     }
 
-    /// Whether there are none.
+    /// Whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -151,23 +152,23 @@ impl Buffer {
         if let Some(lent) = self.memory.loans.conflict(&range, Use::Read) {
             refuse(&range, Use::Read, &lent);
         }
-        // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. Nothing of it is
-        // lent to be changed, nor can it be while `self` is borrowed.
+        // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. Nothing of it
+        // is lent for writing, nor can it be while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(start, range.len()) }
     }
 
-    /// The bytes of `range`, to be changed.
+    /// The bytes of `range`, mutable.
     #[inline]
     pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         let start = self.memory.pointer(&range);
         if let Some(lent) = self.memory.loans.conflict(&range, Use::Write) {
             refuse(&range, Use::Write, &lent);
         }
-        // SAFETY: as for `slice`; nothing of it is lent, nor can it be while `self` is borrowed to be changed.
+        // SAFETY: as for `slice`; nothing of it is lent, nor can it be while `self` is mutably borrowed.
         unsafe { std::slice::from_raw_parts_mut(start, range.len()) }
     }
 
-    /// Lends the bytes of `range` to be read. Other loans to be read may overlap it.
+    /// Lends the bytes of `range` for reading. Other loans for reading may overlap it.
     pub fn lend(&self, range: Range<usize>) -> Loan {
         self.memory.check(&range);
         if let Err(lent) = self.memory.loans.begin(&range, Use::Read) {
@@ -176,7 +177,7 @@ impl Buffer {
         Loan { memory: self.memory.clone(), range }
     }
 
-    /// Lends the bytes of `range` to be changed.
+    /// Lends the bytes of `range` for writing.
     pub fn lend_mut(&mut self, range: Range<usize>) -> Buffer {
         let start = self.memory.pointer(&range);
         if let Err(lent) = self.memory.loans.begin(&range, Use::Write) {
@@ -191,7 +192,7 @@ impl Buffer {
         self.lend_mut(0..self.len())
     }
 
-    /// Whether bytes of `range` are on loan.
+    /// Whether any bytes of `range` are lent.
     pub fn is_lent(&self, range: Range<usize>) -> bool {
         self.memory.loans.conflict(&range, Use::Write).is_some()
     }
@@ -202,8 +203,8 @@ impl Loan {
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         let start = self.memory.pointer(&self.range);
-        // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. While the loan
-        // lives nobody gets a reference to change the bytes.
+        // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. While the
+        // loan lives no mutable reference to the bytes exists.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
     }
 }
@@ -211,7 +212,7 @@ impl Loan {
 impl Clone for Loan {
     fn clone(&self) -> Loan {
         let begun = self.memory.loans.begin(&self.range, Use::Read);
-        begun.expect("what is lent to be read is not lent to be changed");
+        begun.expect("bytes lent for reading are not lent for writing");
         Loan { memory: self.memory.clone(), range: self.range.clone() }
     }
 }
@@ -250,7 +251,7 @@ impl Drop for Memory {
     }
 }
 
-/// The bytes are not to be had.
+/// Panics: the bytes are lent.
 #[cold]
 fn refuse(range: &Range<usize>, wanted: Use, lent: &Range<usize>) -> ! {
     let (how, to) = match wanted {
@@ -272,10 +273,10 @@ impl fmt::Debug for Loan {
     }
 }
 
-/// A boxed slice that is freed on drop, without a reference to it meanwhile.
+/// A boxed slice that is freed on drop, without a reference to it in between.
 struct Owned(*mut [u8]);
 
-// SAFETY: it is the only owner of plain bytes.
+// SAFETY: the only owner of plain bytes.
 unsafe impl Send for Owned {}
 
 impl Drop for Owned {
@@ -294,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_was_written_on_loan() {
+    fn reads_bytes_written_through_a_loan() {
         let mut buffer = eight();
         let mut lent = buffer.lend_mut(2..6);
         lent.write(1, &[30, 40]);
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn other_bytes_can_be_used_meanwhile() {
+    fn bytes_outside_loans_can_be_used() {
         let mut buffer = eight();
         let read = buffer.lend(0..3);
         let (mut left, mut right) = (buffer.lend_mut(3..5), buffer.lend_mut(5..6));
@@ -324,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn loans_of_no_bytes_are_in_nobodys_way() {
+    fn empty_loans_exclude_nothing() {
         let mut buffer = eight();
         let (mut nothing, all) = (buffer.lend_mut(4..4), buffer.lend(0..8));
         assert!(nothing.slice_mut(0..0).is_empty() && buffer.lend_mut(8..8).is_empty());
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loan_is_in_the_way_until_its_last_clone_and_part_is_dropped() {
+    fn a_loan_ends_when_its_last_clone_and_part_is_dropped() {
         let mut buffer = eight();
         let loan = buffer.lend(2..4);
         let clone = loan.clone();
@@ -363,7 +364,7 @@ mod tests {
     #[should_panic(
         expected = "bytes 0..3 of a buffer cannot be changed while its bytes 2..4 are lent"
     )]
-    fn what_is_lent_cannot_be_written() {
+    fn lent_bytes_cannot_be_written() {
         let mut buffer = eight();
         let _loan = buffer.lend(2..4);
         buffer.write(0, &[1; 3]);
@@ -373,7 +374,7 @@ mod tests {
     #[should_panic(
         expected = "bytes 3..8 of a buffer cannot be read while its bytes 2..4 are lent to be changed"
     )]
-    fn what_is_lent_to_be_changed_cannot_be_read() {
+    fn mutably_lent_bytes_cannot_be_read() {
         let mut buffer = eight();
         let _loan = buffer.lend_mut(2..4);
         buffer.slice(3..8);
@@ -383,7 +384,7 @@ mod tests {
     #[should_panic(
         expected = "bytes 0..8 of a buffer cannot be read while its bytes 2..4 are lent to be changed"
     )]
-    fn what_is_lent_to_be_changed_cannot_be_lent() {
+    fn mutably_lent_bytes_cannot_be_lent() {
         let mut buffer = eight();
         let _loan = buffer.lend_mut(2..4);
         buffer.lend(0..8);
@@ -393,14 +394,14 @@ mod tests {
     #[should_panic(
         expected = "bytes 3..4 of a buffer cannot be changed while its bytes 2..4 are lent"
     )]
-    fn nothing_is_lent_to_two_writers() {
+    fn bytes_cannot_be_lent_to_two_writers() {
         let mut buffer = eight();
         let _loan = buffer.lend_mut(2..4);
         buffer.lend_mut(3..4);
     }
 
     #[test]
-    fn a_loan_that_is_forgotten_never_ends() {
+    fn a_forgotten_loan_never_ends() {
         let buffer = eight();
         std::mem::forget(buffer.lend(0..1));
         assert!(buffer.is_lent(0..8));
@@ -411,7 +412,7 @@ mod tests {
         let buffer = Buffer::from_vec(Vec::new());
         assert!(buffer.is_empty());
         assert!(buffer.slice(0..0).is_empty());
-        // SAFETY: no byte is claimed.
+        // SAFETY: an empty range of bytes.
         let null = unsafe { Buffer::from_raw(std::ptr::null_mut(), 0, Box::new(())) };
         assert!(null.slice(0..0).is_empty() && null.lend(0..0).bytes().is_empty());
     }
@@ -429,9 +430,9 @@ mod tests {
     }
 
     #[test]
-    fn owner_goes_with_the_last_loan() {
+    fn the_owner_is_dropped_with_the_last_loan() {
         let owner = Arc::new(());
-        // SAFETY: no byte is claimed.
+        // SAFETY: an empty range of bytes.
         let mut buffer =
             unsafe { Buffer::from_raw(std::ptr::null_mut(), 0, Box::new(owner.clone())) };
         let (loan, part) = (buffer.lend(0..0), buffer.lend_mut(0..0));

@@ -1,4 +1,4 @@
-//! What callers hold: the [`Mesh`], and the [`Receive`]s that they have posted.
+//! The handles of callers: the [`Mesh`], and posted [`Receive`]s.
 
 use std::net::TcpStream;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use crate::Buffer;
 
 /// A message to send.
 pub struct Outgoing {
-    /// What the receive must equal.
+    /// The key that a matching receive must have.
     pub key: Key,
-    /// Handed to [`Events::admit`] at the receiver.
+    /// Passed to [`Events::admit`] at the receiver.
     pub fingerprint: u32,
-    /// The bytes.
+    /// Payload.
     pub payload: Payload,
-    /// When to give up waiting for the receiver.
+    /// When to stop waiting for the receiver.
     pub deadline: Option<Instant>,
 }
 
-/// All connections of one rank. Dropping it closes without a goodbye; see [`Mesh::leave`].
+/// All connections of one rank. Dropping it closes them without a goodbye; see [`Mesh::leave`].
 pub struct Mesh {
     pub(super) core: Arc<Core>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -55,22 +55,22 @@ impl Mesh {
         Ok(Mesh { core, thread: Mutex::new(Some(thread)) })
     }
 
-    /// This process's index.
+    /// This process's rank.
     pub fn rank(&self) -> u32 {
         self.core.rank
     }
 
-    /// Ranks in the group.
+    /// Number of ranks in the group.
     pub fn size(&self) -> u32 {
         self.core.size()
     }
 
-    /// What carries the messages between hosts.
+    /// The network that carries messages between hosts.
     pub fn network(&self) -> Network {
         self.core.network
     }
 
-    /// Sends a message; `done` is told when its bytes are in the kernel's hands or will never be.
+    /// Sends a message; `done` is called when its bytes have been handed to the kernel or cannot be sent any more.
     pub fn send(&self, to: u32, outgoing: Outgoing, done: Option<OnSent>) {
         let Some(peer) = self.core.peer(to) else {
             drop(outgoing);
@@ -84,8 +84,8 @@ impl Mesh {
         self.core.with_outbox(to, peer, |outbox, reports| outbox.push(message, reports));
     }
 
-    /// Sends a short message, if it can be away when this returns; if not, nothing has happened, and [`Mesh::send`] is
-    /// to be called.
+    /// Sends a short message if this is possible before the call returns; otherwise there is no effect, and the caller
+    /// must use [`Mesh::send`].
     #[inline]
     pub fn send_now(&self, to: u32, key: Key, fingerprint: u32, bytes: &[u8]) -> bool {
         let Some(peer) = self.core.peer(to) else { return false };
@@ -100,8 +100,9 @@ impl Mesh {
         sent
     }
 
-    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look
-    /// so often; its sender. If not, nothing has happened, and a receive is to be posted.
+    /// Receives a message of exactly the length of `into`, if it is the next of its sender and present, or arrives
+    /// within the given number of polls; returns the sender. Otherwise there is no effect, and the caller must post a
+    /// receive.
     #[inline]
     pub fn receive_now(&self, wanted: &Wanted, into: &mut Buffer, looks: u32) -> Option<u32> {
         let mut receive =
@@ -112,8 +113,8 @@ impl Mesh {
         }
     }
 
-    /// Posts a receive of a message from one rank, or from any; of those that came before it, only a message
-    /// of that fingerprint is taken.
+    /// Posts a receive of a message from one rank, or from any; among messages that arrived earlier, only one with the
+    /// same fingerprint matches.
     pub fn receive(&self, wanted: Wanted, target: Target, deadline: Option<Instant>) -> Receive {
         let slot = Slot::new(target, deadline, None);
         self.post(wanted, slot.clone());
@@ -121,7 +122,7 @@ impl Mesh {
         Receive { slot, help }
     }
 
-    /// Like [`Mesh::receive`]; the outcome goes to `done`.
+    /// As [`Mesh::receive`]; `done` is called with the outcome.
     pub fn receive_then(
         &self,
         wanted: Wanted,
@@ -132,24 +133,24 @@ impl Mesh {
         self.post(wanted, Slot::new(target, deadline, Some(done)));
     }
 
-    /// Whether a caller that waits for a message of that rank, or of any, is to call [`Mesh::help`].
+    /// Whether a caller that waits for a message of that rank, or of any, must call [`Mesh::help`].
     pub fn needs_help(&self, from: Option<u32>) -> bool {
         self.core.needs_help(from)
     }
 
-    /// For a caller that waits for messages of a rank, or of any: moves them on for a short while, at most `until`
-    /// then, or until `done`, where the transport leaves that to its callers.
+    /// Makes progress for a caller that waits for messages of a rank, or of any, where the transport requires it: for a
+    /// short time, at most until `until` or until `done`.
     pub fn help(&self, from: Option<u32>, until: Option<Instant>, done: impl Fn() -> bool) {
         self.core.help(from, until, done);
     }
 
-    /// Senders and fingerprints of the messages that wait for a receive with that tag.
+    /// Senders and fingerprints of stored messages with that tag, for which no receive is posted.
     pub fn stored(&self, channel: Channel, tag: u64) -> Vec<(u32, u32)> {
         self.core.mailbox.lock().stored(channel, tag)
     }
 
-    /// Ends everything with that tag: receives and sends that are under way are cancelled and their memory is
-    /// free when this returns; messages that wait are dropped.
+    /// Ends everything with that tag: receives and sends in progress are cancelled and their memory is free when this
+    /// returns; stored messages are dropped.
     pub fn end(&self, channel: Channel, tag: u64) {
         let slots = self.core.mailbox.lock().discard(channel, tag);
         slots.iter().for_each(|slot| slot.cancel());
@@ -161,7 +162,7 @@ impl Mesh {
         }
         for (rank, peer) in self.core.live() {
             let in_flight = || peer.sending.lock().outbox.is_in_flight(which);
-            // A transport that reads by itself lets go of its memory soon, or the peer is given up.
+            // A transport that reads by itself releases its memory soon, or the peer is given up.
             while in_flight() {
                 self.core.help(Some(rank), None, || !in_flight());
                 std::thread::yield_now();
@@ -169,12 +170,12 @@ impl Mesh {
         }
     }
 
-    /// Fails everything that waits, and everything from now on.
+    /// Fails all pending and future operations.
     pub fn abort(&self, reason: &str) {
         self.core.fail(MeshError::Aborted(reason.to_owned()));
     }
 
-    /// Why nothing works any more, if so.
+    /// Why the mesh has failed, if so.
     pub fn failure(&self) -> Option<MeshError> {
         self.core.failure()
     }
@@ -184,30 +185,30 @@ impl Mesh {
         self.core.peer(rank).is_some_and(Peer::has_left)
     }
 
-    /// Ranks whose connection is broken, or from which nothing, not even a keep-alive, has come for `silence`; once the
-    /// mesh has failed, as it was at that moment. Ranks that said goodbye are not among them. Keep-alives are sent four
-    /// times in the silence after which a peer is lost: a shorter `silence` here than half of that names healthy ranks.
+    /// Ranks whose connection is broken, or from which nothing, not even a keep-alive, has arrived for `silence`; after
+    /// a failure of the mesh, as at that moment. Ranks that said goodbye are excluded. Four keep-alives are sent within
+    /// the silence after which a peer is lost: a `silence` shorter than half of that reports healthy ranks.
     pub fn unreachable(&self, silence: Duration) -> Vec<u32> {
         self.core.unreachable(silence)
     }
 
-    /// Bytes (sent, received) with frame headers.
+    /// Bytes (sent, received), frame headers included.
     pub fn traffic(&self) -> (u64, u64) {
         let sent = self.core.live().map(|(_, peer)| peer.sending.lock().outbox.bytes).sum();
         let received = self.core.transports.iter().map(|transport| transport.bytes_received());
         (sent, self.core.bytes_rx.load(Ordering::Relaxed) + received.sum::<u64>())
     }
 
-    /// Messages that came from no rank of this group.
+    /// Messages whose sender is not a rank of this group.
     pub fn unknown_senders(&self) -> u64 {
         self.core.transports.iter().map(|transport| transport.unknown_senders()).sum()
     }
 
-    /// Says goodbye behind what is queued, and waits at most `patience` until the peers have taken it.
-    /// Everything after it fails.
+    /// Sends a goodbye after the queued messages, and waits at most `patience` until the peers have received it. All
+    /// later operations fail.
     pub fn leave(&self, patience: Duration) {
         let until = Instant::now() + patience;
-        // First: peers answer a goodbye by ending their stream, which must not look like a loss.
+        // Must come first: peers answer a goodbye by ending their stream, which must not be taken for a loss.
         *self.core.stopping.lock() = Some(until);
         for (rank, peer) in self.core.live() {
             self.core.with_outbox(rank, peer, |outbox, _| outbox.push_last(Frame::Goodbye));
@@ -244,7 +245,7 @@ impl Mesh {
         self.core.wake();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
-            // A panic of the thread was reported by the panic hook; there is nothing left to clean up.
+            // The panic hook has reported a panic of the thread; no clean-up is needed.
             let _ = thread.join();
         }
     }
@@ -257,11 +258,10 @@ impl Drop for Mesh {
     }
 }
 
-/// Handle to a receive that is under way. Dropping it cancels: when `drop` returns, nothing writes to the
-/// target any more.
+/// Handle to a receive in progress. Dropping it cancels: when `drop` returns, nothing writes to the target any more.
 pub struct Receive {
     pub(super) slot: Arc<Slot>,
-    /// If waiting has to move messages on: those of which rank.
+    /// Set if the waiting thread has to make progress: the rank to wait for.
     help: Option<(Arc<Core>, Option<u32>)>,
 }
 
@@ -272,7 +272,7 @@ impl std::fmt::Debug for Receive {
 }
 
 impl Receive {
-    /// Blocks until the message is there or cannot come any more; the receive's deadline bounds it.
+    /// Blocks until the message has arrived or cannot arrive any more; the receive's deadline bounds the wait.
     pub fn wait(self) -> Result<Received, MeshError> {
         if let Some((core, from)) = &self.help {
             core.help(*from, None, || self.slot.is_finished());
@@ -280,7 +280,7 @@ impl Receive {
         self.slot.wait()
     }
 
-    /// Whether the message is there.
+    /// Whether the message has arrived.
     pub fn has_arrived(&self) -> bool {
         self.slot.has_arrived()
     }

@@ -1,4 +1,4 @@
-//! What a frame does at its receiver, whatever transport brought it.
+//! Handling of received frames, independent of the transport.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::limits::CONTROL_MAX;
 use super::receive::{Received, Slot, Target};
 use crate::Buffer;
 
-/// Where the payload of a frame goes.
+/// The target of a frame's payload.
 pub(super) enum Body {
     None,
     Slot {
@@ -29,24 +29,24 @@ pub(super) enum Body {
         len: usize,
         left: usize,
     },
-    /// Nothing follows: the bytes are read where their sender has them.
+    /// No payload follows: the bytes are read from the sender's memory.
     Fetch(Fetch),
 }
 
-/// A message that its sender has lent.
+/// A message lent by its sender.
 pub(super) struct Fetch {
     pub(super) id: u64,
     pub(super) slot: Arc<Slot>,
-    /// Where it goes; dropped when nothing more is written.
+    /// Target memory; dropped when nothing more is written.
     pub(super) memory: Option<Buffer>,
-    /// What of the message is still to be read.
+    /// The part of the message that is still to be read.
     pub(super) range: Range<usize>,
-    /// Where it is, in the sender's memory.
+    /// Address in the sender's memory.
     pub(super) at: u64,
 }
 
 impl Body {
-    /// Payload bytes still to come.
+    /// Number of payload bytes still to arrive.
     pub(super) fn left(&mut self) -> Option<&mut usize> {
         match self {
             Body::None | Body::Fetch(_) => None,
@@ -56,7 +56,7 @@ impl Body {
         }
     }
 
-    /// The next bytes.
+    /// Appends bytes of the payload.
     pub(super) fn fill(&mut self, now: &[u8]) {
         match self {
             Body::Slot { slot, .. } => slot.fill(now),
@@ -65,8 +65,8 @@ impl Body {
         }
     }
 
-    /// Ends the receive that only this frame refers to, as its message has begun, if the mesh has failed or its
-    /// deadline has passed. What still comes of the message goes nowhere.
+    /// Ends the receive that only this frame refers to because its message has begun, if the mesh has failed or the
+    /// deadline has passed. The rest of the message is discarded.
     pub(super) fn expire(&self, failed: Option<&MeshError>, now: Instant) {
         let (Body::Slot { slot, .. } | Body::Fetch(Fetch { slot, .. })) = self else { return };
         match failed {
@@ -76,7 +76,7 @@ impl Body {
         }
     }
 
-    /// The rest will not come: the receive ends.
+    /// Ends the receive, because the rest of the message will not arrive.
     pub(super) fn cut(&mut self, core: &Core, from: u32) {
         let reason = || {
             let cut = || MeshError::PeerLost { rank: from, reason: "it was cut off".to_owned() };
@@ -93,8 +93,7 @@ impl Body {
     }
 }
 
-/// A frame has come; its payload, if it has any, goes to what is returned. `Err` says why nothing more can be taken
-/// from its sender.
+/// Handles a frame header; returns the target of the payload. `Err`: why the connection to the sender must end.
 pub(super) fn begin(core: &Core, from: u32, frame: Frame) -> Result<Body, &'static str> {
     match frame {
         Frame::Eager { key, fingerprint, len } => {
@@ -123,7 +122,7 @@ pub(super) fn begin(core: &Core, from: u32, frame: Frame) -> Result<Body, &'stat
         Frame::Credit { bytes } => core.known_peer(from).sending.lock().outbox.credit(bytes),
         Frame::Ping => {}
         Frame::Goodbye => core.gone(from),
-        Frame::Lost { rank } => core.fail(told_of_loss(core.rank, from, rank)),
+        Frame::Lost { rank } => core.fail(error_of_abort(core.rank, from, rank)),
     }
     Ok(Body::None)
 }
@@ -149,7 +148,7 @@ fn begin_eager(
     Ok(Body::Kept { key, fingerprint, bytes: Vec::with_capacity(len), left: len })
 }
 
-/// A message that we asked for is to be read at its sender's.
+/// Starts to read a requested message from the sender's memory.
 fn lent(core: &Core, from: u32, id: u64, at: u64, len: usize) -> Result<Body, &'static str> {
     let (slot, last) = core.mailbox.lock().data(from, id, len)?;
     if !last {
@@ -187,7 +186,7 @@ fn announced(
     Ok(())
 }
 
-/// All bytes of a payload are there.
+/// Handles the end of a payload.
 pub(super) fn finish(core: &Core, from: u32, body: Body) {
     match body {
         Body::None | Body::Fetch(_) => {}
@@ -217,8 +216,8 @@ pub(super) fn finish(core: &Core, from: u32, body: Body) {
     core.return_credit(from);
 }
 
-/// What a peer's last word means.
-fn told_of_loss(own: u32, from: u32, lost: u32) -> MeshError {
+/// The error that follows from a peer's last message.
+fn error_of_abort(own: u32, from: u32, lost: u32) -> MeshError {
     let (rank, reason) = match lost {
         lost if lost == from => (from, "it was aborted".to_owned()),
         lost if lost == own => (from, "it has given this rank up".to_owned()),
@@ -231,7 +230,7 @@ fn admitted(core: &Core, from: u32, key: Key, fingerprint: u32) -> bool {
     key.channel != Channel::Collective || core.events.admit(from, key, fingerprint)
 }
 
-/// A long control message goes straight to [`super::Events::control`].
+/// The target of a long control message, which is passed to [`super::Events::control`].
 fn control_slot(core: &Core, from: u32, key: Key, len: u64) -> Result<Arc<Slot>, &'static str> {
     if len > CONTROL_MAX as u64 {
         return Err("a control message longer than allowed");

@@ -1,8 +1,8 @@
-//! What is on its way to one peer.
+//! Messages queued or in flight to one peer.
 //!
-//! Small messages go at once while the peer has room for them ([`ALLOWANCE`]); others are announced and wait
-//! until the peer has a receive for them. So a peer that is busy elsewhere never has to hold more than the
-//! allowance, and nothing that it waits for stands behind something that it does not want yet.
+//! Small messages are sent at once while the peer has room for them ([`ALLOWANCE`]); others are announced and wait
+//! until the peer has a matching receive. So a busy peer never stores more than the allowance, and a message that it
+//! waits for is never queued behind one that it does not want yet.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -16,17 +16,17 @@ use super::frame::{Channel, Frame, HEADER_LEN, Key};
 use super::limits::{ALLOWANCE, Limits, cost};
 use crate::{Buffer, Loan};
 
-/// Bytes to send.
+/// Payload of a message.
 #[derive(Clone, Debug)]
 pub enum Payload {
     /// Owned bytes.
     Bytes(Vec<u8>),
-    /// Bytes of a buffer, on loan until the sender is told that the message is away.
+    /// Bytes of a buffer, lent until the sender is notified that the message has been sent.
     Buffer(Loan),
 }
 
 impl Payload {
-    /// Bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         match self {
             Payload::Bytes(bytes) => bytes.len(),
@@ -34,7 +34,7 @@ impl Payload {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -46,7 +46,7 @@ impl Payload {
         }
     }
 
-    /// The same bytes in memory with several owners.
+    /// Converts the payload to shared memory without copying.
     fn as_loan(&mut self) -> &Loan {
         if let Payload::Bytes(bytes) = self {
             let buffer = Buffer::from_vec(std::mem::take(bytes));
@@ -59,7 +59,7 @@ impl Payload {
     }
 }
 
-/// Called once when a message's bytes are in the kernel's hands, or cannot be sent any more.
+/// Called once when a message's bytes have been handed to the kernel, or cannot be sent any more.
 pub type OnSent = Box<dyn FnOnce(Result<(), MeshError>) + Send>;
 
 /// A message to one peer.
@@ -71,7 +71,7 @@ pub(super) struct Message {
     pub(super) done: Option<OnSent>,
 }
 
-/// Outcomes to report once no lock is held.
+/// Outcomes to report after all locks are released.
 pub(super) type Reports = Vec<(OnSent, Result<(), MeshError>)>;
 
 pub(super) struct Outbox {
@@ -80,36 +80,36 @@ pub(super) struct Outbox {
     current: Option<Current>,
     announced: FxHashMap<u64, Message>,
     next_id: u64,
-    /// Bytes of eager messages for which the peer has not freed the room yet.
+    /// Bytes of eager messages that the peer has not acknowledged as freed.
     unfreed: u64,
     closed: Option<MeshError>,
     pub(super) bytes: u64,
     limits: Limits,
-    /// Messages that were posted, or lent, and whose bytes are still being read: by number, or by id.
+    /// Messages that were posted or lent and whose bytes are still being read, by number or by id.
     in_flight: FxHashMap<u64, InFlight>,
     next_number: u64,
 }
 
-/// A frame for a transport that reads its payload while we do something else.
+/// A frame for a transport that reads the payload asynchronously.
 pub(super) struct Post<'a> {
     pub(super) header: &'a [u8; HEADER_LEN],
-    /// For [`Outbox::completed`].
+    /// Number for [`Outbox::completed`].
     pub(super) number: u64,
     pub(super) payload: Option<(&'a Loan, Range<usize>)>,
-    /// The receiver must see it behind the others of which this is said.
+    /// Whether the receiver must process the frame in order with the others that have this set.
     pub(super) in_order: bool,
 }
 
 struct InFlight {
     message: Message,
-    /// It was given up, why and when; its sender is told when its bytes are free.
+    /// Reason and time if the message was given up; its sender is notified when the bytes are free.
     given_up: Option<(MeshError, Instant)>,
 }
 
 enum Item {
     Bare(Frame),
     Eager(Message),
-    /// An announced message from byte `at` on.
+    /// The rest of an announced message from byte `at`.
     Data {
         id: u64,
         at: usize,
@@ -121,18 +121,18 @@ enum Item {
 struct Current {
     header: [u8; HEADER_LEN],
     item: Item,
-    /// The part of the item's payload that belongs to this frame.
+    /// The part of the message's payload that belongs to this frame.
     segment: Range<usize>,
-    /// Bytes of header and segment that are away.
+    /// Bytes of header and segment already written.
     written: usize,
 }
 
-/// What a call of [`Outbox::drain`] left.
+/// State of the queue after [`Outbox::drain`].
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Drained {
     /// Nothing is left.
     Empty,
-    /// The socket takes no more for now.
+    /// The socket accepts no more bytes at present.
     Blocked,
 }
 
@@ -175,7 +175,7 @@ impl Outbox {
         if urgent { self.urgent.push_back(item) } else { self.bulk.push_back(item) }
     }
 
-    /// Whether a message of that length can go before anything else, without being announced.
+    /// Whether a message of that length can be sent before anything else, without being announced.
     #[inline]
     pub(super) fn can_send_now(&self, len: usize) -> bool {
         self.closed.is_none()
@@ -184,14 +184,14 @@ impl Outbox {
             && self.unfreed + cost(len) <= ALLOWANCE
     }
 
-    /// Such a message has gone.
+    /// Records that such a message has been sent.
     #[inline]
     pub(super) fn sent_now(&mut self, len: usize) {
         self.unfreed += cost(len);
         self.bytes += (HEADER_LEN + len) as u64;
     }
 
-    /// Whether nothing can be sent any more.
+    /// Whether the outbox is closed.
     pub(super) fn is_closed(&self) -> bool {
         self.closed.is_some()
     }
@@ -203,14 +203,14 @@ impl Outbox {
         }
     }
 
-    /// Queues "goodbye" behind everything.
+    /// Queues a goodbye after everything else.
     pub(super) fn push_last(&mut self, frame: Frame) {
         if self.closed.is_none() {
             self.bulk.push_back(Item::Bare(frame));
         }
     }
 
-    /// The peer asks for an announced message; an unknown id is one that was cancelled.
+    /// Handles the peer's request for an announced message; an unknown id belongs to a cancelled message.
     pub(super) fn ready(&mut self, id: u64) {
         if let Some(message) = self.announced.remove(&id) {
             let urgent = message.key.channel == Channel::Control;
@@ -219,13 +219,13 @@ impl Outbox {
         }
     }
 
-    /// The peer wants to read an announced message where it is; an unknown id is one that was cancelled.
+    /// Handles the peer's request to read an announced message in place; an unknown id belongs to a cancelled message.
     pub(super) fn lend(&mut self, id: u64) {
         if let Some(message) = self.announced.remove(&id) {
             let bytes = message.payload.bytes();
             let (at, len) = (bytes.as_ptr() as u64, bytes.len());
             self.bytes += len as u64;
-            // A message in flight has an owner, so the bytes stay where they are.
+            // The message has an owner while in flight, so its bytes stay in place.
             self.in_flight.insert(id, InFlight { message, given_up: None });
             self.push_bare(Frame::Lent { id, at, len });
         }
@@ -235,7 +235,7 @@ impl Outbox {
         self.unfreed = self.unfreed.saturating_sub(bytes);
     }
 
-    /// Nothing more can be sent; all waiting senders are told why. True if the stream stands between two frames.
+    /// Closes the outbox; all waiting senders are notified. True if the stream is between two frames.
     pub(super) fn close(&mut self, reason: &MeshError, reports: &mut Reports) -> bool {
         if self.closed.is_some() {
             return false;
@@ -250,14 +250,14 @@ impl Outbox {
         for (_, message) in self.announced.drain() {
             report(message, Err(reason.clone()), reports);
         }
-        // A peer that has left in good order may have taken messages in flight.
+        // A peer that has left normally may have received messages in flight.
         if !matches!(reason, MeshError::Left { .. }) {
             self.give_up_in_flight(|_| true, reason);
         }
         between
     }
 
-    /// Messages in flight have been revoked: the receiver takes none of them for a message any more.
+    /// Handles the revocation of messages in flight: the receiver accepts none of them any more.
     pub(super) fn revoke(&mut self, reason: &MeshError, reports: &mut Reports) {
         for (_, InFlight { message, given_up }) in self.in_flight.drain() {
             let why = given_up.map_or_else(|| reason.clone(), |(why, _)| why);
@@ -265,12 +265,12 @@ impl Outbox {
         }
     }
 
-    /// Nothing is queued, announced or in flight.
+    /// Whether nothing is queued, announced or in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.is_flushed() && self.announced.is_empty() && self.in_flight.is_empty()
     }
 
-    /// Whether messages that `which` picks are in flight.
+    /// Whether messages selected by `which` are in flight.
     pub(super) fn is_in_flight(&self, which: impl Fn(&Message) -> bool) -> bool {
         self.in_flight.values().any(|in_flight| which(&in_flight.message))
     }
@@ -287,8 +287,8 @@ impl Outbox {
         }
     }
 
-    /// Hands all frames that are queued to `post`, which says whether their payloads are free already; if not,
-    /// [`Outbox::completed`] says so later.
+    /// Passes all queued frames to `post`, which returns whether the payload is already free; if not,
+    /// [`Outbox::completed`] is called later.
     pub(super) fn post_all(
         &mut self,
         mut post: impl FnMut(Post<'_>) -> Result<bool, String>,
@@ -310,12 +310,12 @@ impl Outbox {
             self.bytes += (HEADER_LEN + current.segment.len()) as u64;
             match free {
                 Ok(false) if !matches!(current.item, Item::Bare(_)) => {
-                    let message = current.item.message().expect("it is no bare frame");
+                    let message = current.item.message().expect("the frame has a message");
                     self.in_flight.insert(number, InFlight { message, given_up: None });
                 }
                 Ok(_) => self.written(current, reports),
                 Err(reason) => {
-                    // The message is reported with all others when the connection is given up.
+                    // The message is reported with all others when the connection ends.
                     self.current = Some(current);
                     return Err(reason);
                 }
@@ -324,7 +324,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The transport has read a message in flight, or never will: its memory is free.
+    /// Handles that the transport has finished with a message in flight: its memory is free.
     pub(super) fn completed(
         &mut self,
         number: u64,
@@ -341,13 +341,13 @@ impl Outbox {
         report(message, outcome, reports);
     }
 
-    /// Nothing is queued.
+    /// Whether nothing is queued.
     pub(super) fn is_flushed(&self) -> bool {
         self.current.is_none() && self.urgent.is_empty() && self.bulk.is_empty()
     }
 
-    /// Gives up the messages that `which` picks, telling their senders `reason`. Of a message that is partly
-    /// away the rest is copied first: the peer gets it whole, and the sender's memory is free.
+    /// Gives up the messages that `which` selects and reports `reason` to their senders. The rest of a partly sent
+    /// message is copied first: the peer receives it whole, and the sender's memory is free.
     pub(super) fn release(
         &mut self,
         which: impl Fn(&Message) -> bool,
@@ -369,7 +369,7 @@ impl Outbox {
                         if let Item::Eager(message) = &item {
                             self.unfreed -= cost(message.payload.len());
                         }
-                        give_up(item.message().expect("it has one"));
+                        give_up(item.message().expect("the item has a message"));
                         continue;
                     }
                     _ => {}
@@ -487,7 +487,7 @@ impl Item {
     }
 }
 
-/// Leaves a copy of the message in its place and returns the original, to be reported.
+/// Replaces the message by a copy and returns the original, to be reported.
 fn detach(message: &mut Message) -> Message {
     let copy = Payload::Bytes(message.payload.bytes().to_vec());
     Message {
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn senders_are_told_when_a_message_in_flight_completes_and_goodbye_waits_for_it() {
+    fn senders_are_notified_when_a_message_in_flight_completes_and_goodbye_waits_for_it() {
         let told = Arc::new(Mutex::new(Vec::new()));
         let done = || -> Option<OnSent> {
             let told = told.clone();
@@ -648,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_outbox_says_why() {
+    fn a_closed_outbox_reports_the_reason() {
         let mut outbox = Outbox::new(limits::TCP);
         let reason = MeshError::Left { rank: 3 };
         let mut reports = Vec::new();

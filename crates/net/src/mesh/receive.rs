@@ -1,4 +1,4 @@
-//! A receive: where a message goes, and how its outcome is reported.
+//! A receive: the target of a message, and the report of its outcome.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,14 +10,14 @@ use super::frame::Key;
 use super::limits::RESERVE_MAX;
 use crate::Buffer;
 
-/// Where the bytes of a message go.
+/// Target of a message's bytes.
 #[derive(Debug)]
 pub enum Target {
     /// All bytes of a buffer; a message of another size is an error.
     Buffer(Buffer),
-    /// Memory of their own; a longer message is an error.
+    /// Newly allocated memory; a longer message is an error.
     Bytes {
-        /// Most bytes.
+        /// Maximum number of bytes.
         max: usize,
     },
 }
@@ -31,21 +31,21 @@ pub struct Received {
     pub bytes: Vec<u8>,
 }
 
-/// Called once with what became of a receive, by the mesh's thread: it must be short.
+/// Called once with the outcome of a receive, on the mesh's thread: it must not block.
 pub type OnReceived = Box<dyn FnOnce(Result<Received, MeshError>) + Send>;
 
-/// Which message a receive takes.
+/// The message that a receive matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The sender; `None`: any.
     pub from: Option<u32>,
-    /// As sent.
+    /// Key of the message.
     pub key: Key,
-    /// As sent.
+    /// Fingerprint of the message.
     pub fingerprint: u32,
 }
 
-/// One receive. The mesh's thread fills it; whoever holds the lock has the target.
+/// One receive. The mesh's thread fills the target, which belongs to the holder of the lock.
 #[derive(Debug)]
 pub(super) struct Slot {
     state: Mutex<State>,
@@ -59,7 +59,7 @@ struct State {
     outcome: Option<Result<Received, MeshError>>,
     callback: Option<OnReceived>,
     finished: bool,
-    /// A network writes to the memory by itself; why and when the receive was given up meanwhile.
+    /// A network writes to the memory; reason and time if the receive was given up meanwhile.
     lent: Option<Lent>,
 }
 
@@ -73,7 +73,7 @@ enum Memory {
         bytes: Vec<u8>,
         max: usize,
     },
-    /// For a message to [`Target::Bytes`] that a network writes.
+    /// Memory of a message for [`Target::Bytes`] that a network writes.
     Whole(Buffer),
 }
 
@@ -92,14 +92,14 @@ impl Slot {
         Arc::new(Slot { state: Mutex::new(state), done: Condvar::new(), deadline })
     }
 
-    /// A receive that drops what comes.
+    /// A receive that discards its message.
     pub(super) fn discarding() -> Arc<Slot> {
         let slot = Slot::new(Target::Bytes { max: 0 }, None, None);
         slot.cancel();
         slot
     }
 
-    /// Blocks until the outcome is there.
+    /// Blocks until the outcome is known.
     pub(super) fn wait(&self) -> Result<Received, MeshError> {
         let mut state = self.state.lock();
         loop {
@@ -114,7 +114,7 @@ impl Slot {
         matches!(self.state.lock().outcome, Some(Ok(_)))
     }
 
-    /// Takes a whole message.
+    /// Receives a whole message.
     pub(super) fn deliver(&self, from: u32, bytes: &[u8]) {
         if self.accept(from, bytes.len() as u64) {
             self.fill(bytes);
@@ -122,14 +122,14 @@ impl Slot {
         }
     }
 
-    /// Whether a message of `len` bytes fits; if not, the receive has failed.
+    /// Whether a message of `len` bytes fits; if not, the receive fails.
     pub(super) fn accept(&self, from: u32, len: u64) -> bool {
         let mut state = self.state.lock();
         let expected = match &mut state.target {
             None => return true,
             Some(Memory::Buffer(buffer) | Memory::Whole(buffer)) => buffer.len() as u64,
             Some(Memory::Bytes { bytes, max }) if len <= *max as u64 => {
-                // What has not arrived yet is not worth more memory than this.
+                // Limits the allocation for bytes that have not arrived yet.
                 bytes.reserve(usize::try_from(len).unwrap_or(0).min(RESERVE_MAX));
                 return true;
             }
@@ -143,7 +143,7 @@ impl Slot {
         false
     }
 
-    /// The next bytes of the message; `accept` said that they fit.
+    /// Appends bytes of the message; `accept` has checked the length.
     pub(super) fn fill(&self, bytes: &[u8]) {
         let mut state = self.state.lock();
         let filled = state.filled;
@@ -155,8 +155,8 @@ impl Slot {
         state.filled += bytes.len();
     }
 
-    /// The memory for a whole message of `len` bytes, for a network that writes there by itself until it drops the memory
-    /// and calls [`Slot::give_back`]; `None` if the receive has been given up. `accept` said that it fits.
+    /// The memory for a whole message of `len` bytes, for a network that writes there until it drops the memory and
+    /// calls [`Slot::give_back`]; `None` if the receive has been given up. `accept` has checked the length.
     pub(super) fn lend(&self, len: usize) -> Option<Buffer> {
         let mut state = self.state.lock();
         let target = state.target.as_mut()?;
@@ -169,7 +169,7 @@ impl Slot {
         Some(memory)
     }
 
-    /// The network has written all of the message, or will write no more; its memory is dropped.
+    /// Ends the network's use of the memory, with or without the whole message; the network has dropped its handle.
     pub(super) fn give_back(&self, from: u32, outcome: Result<(), MeshError>) {
         let mut state = self.state.lock();
         let Some(Lent { given_up }) = state.lent.take() else { return };
@@ -180,7 +180,7 @@ impl Slot {
         }
     }
 
-    /// Whether its time is over.
+    /// Whether the deadline has passed.
     pub(super) fn is_late(&self, now: Instant) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now)
     }
@@ -190,14 +190,14 @@ impl Slot {
         self.state.lock().lent.as_ref().is_some_and(|lent| lent.given_up.is_some())
     }
 
-    /// Whether the network still writes though the receive was given up before `then`.
+    /// Whether the network still writes although the receive was given up before `then`.
     pub(super) fn is_stuck_since(&self, then: Instant) -> bool {
         let state = self.state.lock();
         let given_up = state.lent.as_ref().and_then(|lent| lent.given_up.as_ref());
         given_up.is_some_and(|(_, when)| *when < then)
     }
 
-    /// Waits until the receive has ended, which one that was cancelled does once no network writes to its memory.
+    /// Waits until the receive has ended; a cancelled one ends when no network writes to its memory any more.
     pub(super) fn settle(&self) {
         let mut state = self.state.lock();
         while !state.finished {
@@ -205,7 +205,7 @@ impl Slot {
         }
     }
 
-    /// All bytes are there.
+    /// Handles the arrival of all bytes.
     pub(super) fn complete(&self, from: u32) {
         let bytes = match &mut self.state.lock().target {
             Some(Memory::Bytes { bytes, .. }) => std::mem::take(bytes),
@@ -215,8 +215,8 @@ impl Slot {
         self.finish(Ok(Received { from, bytes }));
     }
 
-    /// Reports the outcome; only the first call counts. Afterwards nothing touches the target. While a network writes
-    /// to it, the outcome is reported by [`Slot::give_back`].
+    /// Reports the outcome; only the first call has an effect. Afterwards nothing accesses the target. While a network
+    /// writes to the target, [`Slot::give_back`] reports the outcome.
     pub(super) fn finish(&self, outcome: Result<Received, MeshError>) {
         let mut state = self.state.lock();
         if state.finished {

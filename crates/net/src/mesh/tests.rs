@@ -49,19 +49,19 @@ fn roster(listeners: &[Listener], rank: u32) -> Roster {
     Roster { group: 7, rank, seats: listeners.iter().enumerate().map(seat).collect() }
 }
 
-/// What carries the messages of a test's ranks.
+/// Transport between a test's ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Over(Network),
     /// All ranks on one host.
     InMemory,
-    /// The same where nobody may read another's memory.
+    /// All ranks on one host that may not read each other's memory.
     Copied,
-    /// The first two ranks on one host, the others elsewhere.
+    /// The first two ranks on one host, the others on other hosts.
     Mixed,
 }
 
-/// All there are; UCX where its library is.
+/// All available transports; UCX if its library is installed.
 fn ways() -> Vec<Way> {
     let mut ways = vec![Way::Over(Network::Tcp), Way::InMemory, Way::Copied, Way::Mixed];
     match Listener::bind(LOCAL.into(), Network::Ucx) {
@@ -157,10 +157,10 @@ fn messages_of_every_size_arrive_whole() {
     }
 }
 
-/// Random messages between three ranks, in both directions at once, with few tags and many sizes, some taken from any
-/// source and some by who waits at once: each receive gets the next message of its sender and tag.
+/// Random messages between three ranks, in both directions at once, with few tags and many sizes, some received from
+/// any source and some by an immediate receive: each receive must match the next message of its sender and tag.
 #[test]
-fn random_messages_arrive_as_a_plain_model_says() {
+fn random_messages_arrive_as_in_a_simple_model() {
     use std::collections::{BTreeMap, VecDeque};
     let given = std::env::var("PROPTEST_RNG_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seed = given.unwrap_or_else(|| std::process::id().into());
@@ -173,7 +173,7 @@ fn random_messages_arrive_as_a_plain_model_says() {
         (state >> 8) % below
     };
     for (way, round) in ways().into_iter().flat_map(|way| (0..3).map(move |round| (way, round))) {
-        // By pair and tag, lengths in the order of sending; tags of `any` are taken from anybody.
+        // By pair and tag, lengths in the order of sending; messages with an `any` tag are received from any rank.
         let plan: Vec<(u32, u32, u64, usize)> = (0..300)
             .map(|_| {
                 let from = random(3) as u32;
@@ -209,7 +209,7 @@ fn random_messages_arrive_as_a_plain_model_says() {
                     while let Some((&(from, tag), queue)) =
                         expected.iter().find(|(_, queue)| !queue.is_empty())
                     {
-                        // Tag 0 is taken from anybody, the others from the one who is next.
+                        // Tag 0 is received from any rank, other tags from a given one.
                         let (any, len) = (tag == 0, plan[queue[0]].3);
                         let wanted = wanted((!any).then_some(from), key(tag));
                         let mut into = Buffer::from_vec(vec![0; len]);
@@ -263,7 +263,7 @@ fn a_flood_of_unwanted_messages_blocks_nothing_else() {
 fn short_messages_beyond_the_allowance_keep_their_order() {
     for way in ways() {
         let m = members(way, 2, SOON);
-        // Those behind the first 95,325 are announced.
+        // Messages after the first 95,325 are announced.
         for number in 0..120_000_u64 {
             let payload = Payload::Bytes(number.to_le_bytes().to_vec());
             m[0].mesh.send(1, message(key(1), payload), None);
@@ -297,7 +297,7 @@ fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
 }
 
 #[test]
-fn a_sender_of_an_unwanted_message_is_told_when_its_deadline_passes() {
+fn a_sender_of_an_unwanted_message_is_notified_when_its_deadline_passes() {
     for way in ways() {
         let m = members(way, 2, SOON);
         let (told, outcomes) = unbounded();
@@ -372,13 +372,13 @@ fn an_immediate_receive_takes_only_the_message_asked_for() {
         let post = |tag| m[1].mesh.receive(wanted(Some(0), key(tag)), bytes(8), soon());
         let waiting = (post(2), post(3));
         assert_eq!(waiting.0.wait().unwrap().bytes, [20; 8]);
-        // The first is kept by now, and comes before what is sent after it.
+        // The first message is stored by now, and precedes later ones.
         assert!(m[0].mesh.send_now(1, key(1), 0, &[11; 8]));
         assert_eq!(take(1, 0, 8), None, "an older one is kept");
         for value in [10, 11] {
             assert_eq!(post(1).wait().unwrap().bytes, [value; 8]);
         }
-        // One is posted, so the next is its.
+        // A receive is posted, so the next message belongs to it.
         assert!(m[0].mesh.send_now(1, key(3), 0, &[30; 8]));
         assert_eq!(take(3, 0, 8), None, "a receive was posted before");
         assert_eq!(waiting.1.wait().unwrap().bytes, [30; 8]);
@@ -393,7 +393,7 @@ fn a_message_lent_by_a_failed_rank_is_not_delivered() {
     if !transport(1).borrows(0, 1 << 20) {
         return println!("skipped: this system lets nobody read another's memory");
     }
-    // As when it fails while the other reads.
+    // As on a failure while the other rank reads.
     transport(0).revoke();
     m[0].mesh.send(1, message(key(1), Payload::Bytes(vec![1; 1 << 20])), None);
     let lost = m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1 << 20), soon()).wait();
@@ -403,7 +403,7 @@ fn a_message_lent_by_a_failed_rank_is_not_delivered() {
     );
 }
 
-/// Has rank 1 send the beginning of a message of `len` bytes to rank 0, and no more of it.
+/// Has rank 1 send only the first part of a message of `len` bytes to rank 0.
 fn half(m: &[Member], len: usize) {
     let core = &m[1].mesh.core;
     let frame = Frame::Eager { key: key(1), fingerprint: 0, len };
@@ -427,12 +427,14 @@ fn a_receive_of_a_message_cut_in_the_middle_ends() {
             let deadline = Some(Instant::now() + patience);
             let receive = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1 << 20), deadline);
             half(&m, 64 << 10);
-            // Rank 0 is in the middle of it.
+            // Rank 0 has received a part of the message.
             std::thread::sleep(Duration::from_millis(50));
             what(&mut m);
             let (done, outcome) = unbounded();
             std::thread::spawn(move || done.send(receive.wait()));
-            outcome.recv_timeout(SOON).unwrap_or_else(|_| panic!("{way:?}: it waits for ever"))
+            outcome
+                .recv_timeout(SOON)
+                .unwrap_or_else(|_| panic!("{way:?}: the receive does not end"))
         };
         let outcome = end(&mut |m| drop(m.remove(1)), SOON);
         assert!(
@@ -460,9 +462,9 @@ fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
     let m = members(Way::Over(Network::Ucx), 2, SOON);
     let ucx = |rank: usize| {
         let transport: &dyn Any = &*m[rank].mesh.core.transports[0];
-        transport.downcast_ref::<Ucx>().expect("it was asked for")
+        transport.downcast_ref::<Ucx>().expect("the transport is UCX")
     };
-    // All of it may have come, or on a busy machine none, when it is stopped.
+    // At the stop all of the message may have arrived, or on a busy machine nothing.
     for tag in 0..20 {
         let (done, sent) = unbounded();
         let on_sent: OnSent = Box::new(move |outcome| drop(done.send(outcome)));
@@ -475,17 +477,17 @@ fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
         let stopped = ucx(1).stop();
         let (done, received) = unbounded();
         std::thread::spawn(move || done.send(receive.wait()));
-        let received = received.recv_timeout(SOON).expect("who receives waits for ever");
+        let received = received.recv_timeout(SOON).expect("the receive does not end");
         let Some(failure) = m[0].mesh.failure() else { continue };
         assert_eq!(received, Err(MeshError::Timeout));
         assert!(matches!(failure, MeshError::PeerLost { rank: 1, .. }), "{failure}");
         drop(stopped);
-        // Nor does its own message hold who was stopped.
-        let sent = sent.recv_timeout(SOON).expect("who sends waits for ever");
+        // Nor does the stopped rank's own message block.
+        let sent = sent.recv_timeout(SOON).expect("the send does not end");
         assert!(matches!(sent, Err(MeshError::PeerLost { rank: 0, .. })), "{sent:?}");
         return;
     }
-    panic!("nobody was stopped in the middle");
+    panic!("no rank was stopped within a message");
 }
 
 #[test]
@@ -567,8 +569,8 @@ fn connections_with_a_wrong_secret_are_closed_and_absent_ranks_are_named() {
     assert!(matches!(intruder.join().unwrap(), Ok(0) | Err(_)));
 }
 
-/// Two connections that are no ranks send a byte now and then: every read of theirs succeeds in time, and all of it
-/// takes five seconds.
+/// Two unrelated connections send a byte from time to time: every read of theirs succeeds in time, and the whole takes
+/// five seconds.
 #[test]
 fn connections_that_drip_bytes_do_not_delay_the_start() {
     let listeners: Vec<_> =
@@ -582,7 +584,7 @@ fn connections_that_drip_bytes_do_not_delay_the_start() {
             std::thread::spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
                 for at in 0..47 {
-                    // The listener closes it when it has enough of it.
+                    // The listener closes the connection early.
                     if stream.write_all(b"n").is_err() {
                         return;
                     }
@@ -610,7 +612,7 @@ fn connections_that_drip_bytes_do_not_delay_the_start() {
     dripping.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-/// A rank reached over a connection that answers byte by byte is given up when the handshake's time is over.
+/// A rank reached over a connection that answers byte by byte is given up at the deadline of the handshake.
 #[test]
 fn an_answer_that_drips_in_is_given_up_at_the_deadline() {
     let slow = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
@@ -641,10 +643,10 @@ fn unreachable_ranks_are_those_whose_connection_is_silent_or_broken() {
         assert_eq!(
             m[0].mesh.unreachable(silence),
             Vec::<u32>::new(),
-            "{way:?}: keep-alives are heard"
+            "{way:?}: keep-alives arrive"
         );
-        let unheard = m[0].mesh.unreachable(Duration::ZERO);
-        assert_eq!(unheard, [1, 2], "{way:?}: nothing is heard for no time at all");
+        let silent = m[0].mesh.unreachable(Duration::ZERO);
+        assert_eq!(silent, [1, 2], "{way:?}: a silence of zero includes all");
         drop(m.remove(2));
         m[0].failed.recv_timeout(SOON).unwrap();
         assert_eq!(m[0].mesh.unreachable(silence), [2], "{way:?}");
@@ -662,7 +664,7 @@ fn a_rank_that_said_goodbye_is_not_unreachable() {
     assert_eq!(m[0].mesh.unreachable(Duration::ZERO), Vec::<u32>::new());
 }
 
-/// What rank 1 says to rank 0.
+/// The hello of rank 1 to rank 0.
 fn connect_hello(roster: &Roster) -> [u8; 48] {
     let mut h = [0; 48];
     h[..16].copy_from_slice(b"netsum mesh   1\n");

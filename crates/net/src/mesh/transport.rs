@@ -1,8 +1,8 @@
-//! What the mesh needs of a transport: a [`Transport`] for all pairs that it carries, with a [`MeshLink`] for each, which
-//! sends.
+//! The mesh's interface to transports: a [`Transport`] for the pairs of ranks that it carries, with a [`MeshLink`] per
+//! peer for sending.
 //!
-//! A transport hands what it receives to [`super::inbound`], and tells [`Core::lost`] of a peer that cannot be reached.
-//! It never decides what a frame means, in which order messages match, or when an operation ends.
+//! A transport passes received frames to [`super::inbound`], and reports an unreachable peer by [`Core::lost`]. It
+//! decides neither the meaning of a frame, nor the order in which messages match, nor the end of an operation.
 
 use std::any::Any;
 use std::os::fd::RawFd;
@@ -17,9 +17,9 @@ use super::receive::Wanted;
 use super::roster::Roster;
 use crate::{Buffer, NetError};
 
-/// A transport between hosts before the ranks know each other.
+/// A transport between hosts before the ranks are connected.
 pub(super) trait Endpoint: Send {
-    /// Where this rank is reached, to be told to the others; `None` if the TCP connections are enough.
+    /// This rank's address, for the other ranks; `None` if the TCP connections suffice.
     fn address(&self) -> Option<&[u8]>;
 
     /// Connects to the ranks of `roster`, which have TCP connections already.
@@ -30,27 +30,27 @@ pub(super) trait Endpoint: Send {
 pub(super) trait Transport: Any + Send + Sync {
     fn limits(&self) -> Limits;
 
-    /// Whether it carries the frames between us and that rank.
+    /// Whether the transport carries the frames between this rank and `rank`.
     fn reaches(&self, rank: u32) -> bool;
 
-    /// The sending half for a rank that it reaches; called once for each.
+    /// The sending half for a reachable rank; called once per rank.
     fn link(self: Arc<Self>, rank: u32) -> Box<dyn MeshLink>;
 
-    /// Whether frames go through the pair's TCP connection, which carries keep-alives alone otherwise.
+    /// Whether frames use the pair's TCP connection, which otherwise carries only keep-alives.
     fn uses_connection(&self) -> bool {
         false
     }
 
-    /// Whether a caller that waits for a message has to move messages on itself ([`Transport::help`]).
+    /// Whether a caller that waits for a message has to make progress itself ([`Transport::help`]).
     fn is_polled(&self) -> bool {
         false
     }
 
-    /// Takes what has come, within a bound.
+    /// Processes received data, within a bound.
     fn progress(&self, _core: &Core) {}
 
-    /// Moves messages on for a caller that waits for one `from` that rank (`None`: any), until `done`, at most `until`
-    /// then; gives up after a short time in which nothing comes.
+    /// Makes progress for a caller that waits for a message `from` a rank (`None`: any), until `done`, at most until
+    /// `until`; returns after a short time without received data.
     fn help(
         &self,
         _core: &Core,
@@ -60,8 +60,8 @@ pub(super) trait Transport: Any + Send + Sync {
     ) {
     }
 
-    /// Takes a message that is just as long as `into`, if it is the next of its sender and here, or comes while we look
-    /// so often; its sender. `None`: nothing has happened.
+    /// Receives a message of exactly the length of `into`, if it is the next of its sender and present, or arrives
+    /// within the given number of polls; returns the sender. `None`: no effect.
     fn receive_now(
         &self,
         _core: &Core,
@@ -77,13 +77,13 @@ pub(super) trait Transport: Any + Send + Sync {
         false
     }
 
-    /// Whether messages in flight keep their memory, even after the mesh has failed, until the transport says that they
-    /// have ended ([`Outbox::completed`]).
+    /// Whether messages in flight keep their memory, even after the mesh has failed, until the transport reports their
+    /// end ([`Outbox::completed`]).
     fn keeps_memory(&self) -> bool {
         false
     }
 
-    /// The mesh's thread is about to sleep: does what there is to do, and says for how long it may sleep.
+    /// Called before the mesh's thread sleeps: completes pending work and returns how long the thread may sleep.
     /// [`Transport::after_sleep`] follows.
     fn before_sleep(&self, _core: &Core) -> Sleep {
         Sleep { at_most: TICK, readable: None }
@@ -91,49 +91,49 @@ pub(super) trait Transport: Any + Send + Sync {
 
     fn after_sleep(&self) {}
 
-    /// Whether the thread is to wait until the connection to that rank takes more bytes.
+    /// Whether the thread has to wait until the connection to that rank accepts more bytes.
     fn is_blocked(&self, _rank: u32) -> bool {
         false
     }
 
-    /// The connection takes more bytes.
+    /// Called when the connection accepts more bytes.
     fn unblock(&self, _rank: u32) {}
 
-    /// The connection to that rank has ended: takes what it sent before, then no more of it.
+    /// Called when the connection to that rank has ended: processes the data sent before, then no more.
     fn peer_ended(&self, _core: &Core, _rank: u32) {}
 
-    /// Ends receives that only the transport knows of when their deadlines pass or the mesh has failed, and gives up
-    /// peers that have kept memory for longer than [`super::limits::GRACE`].
+    /// Ends receives that only the transport holds when their deadlines pass or the mesh has failed, and gives up peers
+    /// that have kept memory for longer than [`super::limits::GRACE`].
     fn expire(&self, _core: &Core, _now: Instant) {}
 
-    /// The mesh has failed: from here on the memory of messages in flight may change.
+    /// Called when the mesh has failed: from now on the memory of messages in flight may change.
     fn revoke(&self) {}
 
-    /// The mesh ends.
+    /// Called when the mesh ends.
     fn close(&self, _core: &Core) {}
 
-    /// Bytes received, with headers, besides those of the connections.
+    /// Bytes received outside the connections, with headers.
     fn bytes_received(&self) -> u64 {
         0
     }
 
-    /// Messages that came from no rank of the group.
+    /// Messages whose sender is not a rank of the group.
     fn unknown_senders(&self) -> u64 {
         0
     }
 }
 
-/// How the mesh's thread may sleep.
+/// How long the mesh's thread may sleep.
 pub(super) struct Sleep {
     pub(super) at_most: Duration,
-    /// And until that descriptor is readable.
+    /// The sleep also ends when this descriptor is readable.
     pub(super) readable: Option<RawFd>,
 }
 
-/// Sends to one rank. Used with the lock of that rank's outbox held.
+/// Sends to one rank. Called with the lock of that rank's outbox held.
 pub(super) trait MeshLink: Any + Send {
-    /// Sends what is queued, as far as it can without waiting; a transport that had to stop goes on by itself later.
-    /// `Err`: why the peer cannot be reached.
+    /// Sends queued messages as far as possible without blocking; a transport that had to stop continues by itself
+    /// later. `Err`: why the peer cannot be reached.
     fn flush(
         &mut self,
         core: &Core,
@@ -141,13 +141,13 @@ pub(super) trait MeshLink: Any + Send {
         reports: &mut Reports,
     ) -> Result<(), String>;
 
-    /// Sends a frame with its whole payload now, while nothing is queued, or does nothing: whether it did.
+    /// Sends a frame with its whole payload now if nothing is queued; returns whether it did.
     #[inline]
     fn send_now(&mut self, _core: &Core, _frame: Frame, _bytes: &[u8]) -> bool {
         false
     }
 
-    /// Whether there is room now for what had none when [`MeshLink::flush`] stopped.
+    /// Whether there is room again after [`MeshLink::flush`] stopped.
     fn can_go_on(&mut self) -> bool {
         false
     }

@@ -1,12 +1,12 @@
-//! The mesh's frames as active messages of UCX.
+//! The UCX transport: the mesh's frames as active messages.
 //!
-//! TCP connections stay beside: they show which rank is which (the hello), which are alive (pings, the end of a stream)
-//! and why a group ends. Everything else goes by UCX: small messages with their frame, announced ones in one piece to
-//! where they belong once they are asked for. UCX may hand messages over out of order, so those whose order matters are
-//! numbered.
+//! TCP connections remain in use: they identify ranks (the hello), detect failures (pings, the end of a stream) and
+//! carry the reason for a group's end. Everything else uses UCX: small messages with their frame, announced ones in one
+//! piece into the target once they are requested. UCX may deliver messages out of order, so frames whose order matters
+//! are numbered.
 //!
-//! A caller that waits for a message moves UCX on itself, for a short while; the mesh's thread does it for the others,
-//! asleep on UCX's descriptor where there is nothing to do.
+//! A caller that waits for a message makes progress itself for a short time; the mesh's thread does so for the others,
+//! and sleeps on UCX's descriptor when there is nothing to do.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ use super::transport::{Endpoint, MeshLink, Sleep, Transport};
 use crate::NetError;
 use crate::ucx::{Event, HEADER_LEN, Header, How, Outcome, Token, Waiting, Worker};
 
-/// UCX before the ranks know each other. Errors: it cannot be had.
+/// UCX before the ranks are connected. Errors: UCX is not available.
 pub(super) fn open() -> Result<Box<dyn Endpoint>, NetError> {
     Ok(Box::new(UcxEndpoint(Worker::open()?)))
 }
@@ -56,39 +56,39 @@ impl Endpoint for UcxEndpoint {
     }
 }
 
-/// UCX under a mesh.
+/// The UCX transport of a mesh.
 pub(super) struct Ucx {
     worker: Worker,
     rank: u32,
-    /// By rank: what a message to that rank must carry; to us, our own.
+    /// By rank: the secret that a message to that rank must carry; the own secret at the own rank.
     secrets: Vec<[u8; SECRET_LEN]>,
-    /// By rank: the next number of a message whose order matters.
+    /// By rank: the next number of an ordered message.
     numbers: Vec<AtomicU64>,
     receiving: Mutex<Receiving>,
-    /// Threads that move messages on while they wait.
+    /// Number of threads that make progress while they wait.
     helpers: AtomicUsize,
     helped: AtomicBool,
     bytes_received: AtomicU64,
-    /// Messages that came from no rank of this group.
+    /// Messages whose sender is not a rank of this group.
     unknown_senders: AtomicU64,
 }
 
 #[derive(Default)]
 struct Receiving {
     events: Vec<Event>,
-    /// By rank: messages whose order matters.
+    /// By rank: ordered messages.
     peers: Vec<InOrder<Frame>>,
     fetches: FxHashMap<u64, Fetch>,
     next_fetch: u64,
 }
 
-/// UCX writes a message to where it belongs.
+/// A message that UCX writes to its target.
 struct Fetch {
     from: u32,
     slot: Arc<Slot>,
 }
 
-/// What stands before a frame: its sender, its number if its order matters, the receiver's secret.
+/// Prefix of a frame: the sender, the frame's number if ordered, and the receiver's secret.
 struct Envelope {
     from: u32,
     number: u64,
@@ -118,13 +118,13 @@ impl Ucx {
         !self.receiving.lock().fetches.is_empty()
     }
 
-    /// Nothing moves on until what is returned is dropped, as in a process that is stopped.
+    /// Stops all progress until the returned guard is dropped, as in a stopped process.
     #[cfg(test)]
     pub(super) fn stop(&self) -> impl Drop {
         self.receiving.lock()
     }
 
-    /// One turn; false if nothing happened, or another thread has the turn.
+    /// Makes progress once; false if nothing happened, or another thread holds the lock.
     fn turn(&self, core: &Core) -> bool {
         let Some(mut receiving) = self.receiving.try_lock() else { return false };
         let mut events = std::mem::take(&mut receiving.events);
@@ -163,7 +163,7 @@ impl Ucx {
                 }
             }
             Event::Done { token: Token::Send { to, number }, outcome } => {
-                // A receiver that does not want a message has given up its receive: that is no error of ours.
+                // A receiver that does not want a message has given up its receive, which is no error here.
                 let result = match &outcome {
                     Outcome::Cancelled => Ok(()),
                     outcome => ended(to, outcome),
@@ -177,7 +177,7 @@ impl Ucx {
         }
     }
 
-    /// Has UCX write a message to where it belongs.
+    /// Starts a fetch of a message into its target.
     fn fetch(
         &self,
         core: &Core,
@@ -230,7 +230,7 @@ impl Ucx {
         header
     }
 
-    /// What a header says, if it comes from a rank that has not left.
+    /// Parses a header, if it comes from a rank that has not left.
     fn open(&self, core: &Core, header: &Header) -> Option<Envelope> {
         let (bytes, rest) = header.split_at(frame::HEADER_LEN);
         let (from, rest) = rest.split_at(NUMBER - FROM);
@@ -304,7 +304,7 @@ impl Transport for Ucx {
             } else if now >= until {
                 break false;
             } else {
-                // Where ranks share cores the one that is waited for can run.
+                // Yields, so that the awaited rank can run if ranks share cores.
                 std::thread::yield_now();
             }
         };
@@ -352,19 +352,20 @@ impl Transport for Ucx {
             }
         }
         if let Some(rank) = stuck {
-            // Whether it has left or not. Only closing UCX frees that memory, for which its owner may wait already.
+            // Also for a rank that has left: only closing UCX frees that memory, whose owner may already wait for
+            // it.
             let reason = "it stopped in the middle of a message".to_owned();
             core.fail(MeshError::PeerLost { rank, reason });
             self.close(core);
         }
     }
 
-    /// Ends all that still waits for UCX.
+    /// Ends all operations that wait for UCX.
     fn close(&self, core: &Core) {
         let mut receiving = self.receiving.lock();
         let mut events = std::mem::take(&mut receiving.events);
         self.worker.close(&mut events);
-        // What had come by then still counts.
+        // Process what had arrived by then.
         for event in events {
             self.handle(core, &mut receiving, event);
         }
@@ -396,7 +397,7 @@ impl MeshLink for UcxLink {
         let mut under_way = false;
         let post = |post: Post<'_>| {
             let len = post.payload.as_ref().map_or(0, |(_, range)| range.len());
-            // Short ones that were announced for want of room have a place by now, and a copy costs less.
+            // Short messages that were announced for lack of room have room by now, and a copy costs less.
             let how = if len > limits::UCX.eager { How::Rendezvous } else { How::Eager };
             let header = ucx.envelope(*rank, &post);
             let free = ucx.worker.send((*rank, post.number), &header, post.payload, how)?;
@@ -405,14 +406,14 @@ impl MeshLink for UcxLink {
         };
         let outcome = outbox.post_all(post, reports);
         if under_way && ucx.helpers.load(Ordering::Relaxed) == 0 {
-            // UCX goes on with it when it is polled.
+            // UCX continues the transfer when it is polled.
             core.wake();
         }
         outcome
     }
 }
 
-/// A message is here with its bytes.
+/// Handles a message with its bytes.
 fn take(
     core: &Core,
     receiving: &mut Receiving,
@@ -449,7 +450,7 @@ fn take(
     Ok(())
 }
 
-/// A frame's turn has come.
+/// Processes a frame in order.
 fn deliver(core: &Core, from: u32, frame: Frame, bytes: &[u8]) -> Result<(), &'static str> {
     let expected = if let Frame::Eager { len, .. } = frame { len } else { 0 };
     if expected != bytes.len() {
@@ -476,7 +477,7 @@ fn broken(core: &Core, rank: u32, outcome: Outcome) {
     }
 }
 
-/// Where the parts of a header begin.
+/// Offsets of the fields of a header.
 const FROM: usize = frame::HEADER_LEN;
 const NUMBER: usize = FROM + 4;
 const SECRET: usize = NUMBER + 8;

@@ -1,4 +1,4 @@
-//! Protocols with rows of memory behind the same loop, and the in-kernel switch in front of them.
+//! Slot protocols in the switch's loop, and the in-kernel switch in front of them.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use super::kernel_offload::KernelOffload;
 use super::{PoolSnapshot, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
 
-/// The machines, and the in-kernel switch in front of them.
+/// The state machines, and the in-kernel switch in front of them.
 pub(super) struct Slots {
     machines: RowMachines,
     /// In front of a switch of `atp`.
@@ -23,7 +23,7 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// `own`: where the switch listens; `interfaces`: those whose drivers are to have the in-kernel switch.
+    /// `own`: address of the switch; `interfaces`: those whose drivers run the in-kernel switch.
     pub(super) fn new(role: Role, own: SocketAddr, interfaces: &[String]) -> Slots {
         let (front, limit) = match role {
             Role::Switch(config) => (KernelOffload::start(own, config, interfaces), config.slots),
@@ -32,7 +32,7 @@ impl Slots {
         Slots { machines: RowMachines::new(role), front, limit }
     }
 
-    /// Admits a job whose workers start at number `first`; `port` gives neighbours their numbers.
+    /// Installs a lease of a job whose workers start at number `first`; `port` maps neighbours to port numbers.
     pub(super) fn install(
         &mut self,
         now: Time,
@@ -53,19 +53,19 @@ impl Slots {
         self.forget_revoked();
     }
 
-    /// Takes back leases whose neighbours have been silent for `idle_ns`.
+    /// Revokes leases whose neighbours have been silent for `idle_ns`.
     pub(super) fn expire(&mut self, now: Time, idle_ns: u64) -> Vec<LeaseKey> {
         let expired = self.machines.expire(now, idle_ns);
         self.forget_revoked();
         expired
     }
 
-    /// Whether it has no lease of `atp`.
+    /// Whether there is no lease of `atp`.
     pub(super) fn is_idle(&self) -> bool {
         self.machines.node().lease_keys().next().is_none()
     }
 
-    /// Takes a packet of one of these protocols. What is dropped is counted by the machine.
+    /// Processes a packet of one of these protocols. The machine counts dropped packets.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -77,11 +77,11 @@ impl Slots {
     ) {
         let taken = self.machines.take(protocol, now, from, ce, packet);
         if taken && protocol == Protocol::Atp && self.front.is_there() {
-            self.tell_front(packet);
+            self.notify_kernel_offload(packet);
         }
     }
 
-    /// The next packet to send; its header goes to the end of `heads`.
+    /// The next packet to send; its header is appended to `heads`.
     #[inline]
     pub(super) fn poll_transmit(&mut self, heads: &mut Vec<u8>) -> Option<(PortId, Option<Row>)> {
         self.machines.poll_transmit(heads)
@@ -93,7 +93,7 @@ impl Slots {
         self.machines.payload(row)
     }
 
-    /// Everything of `poll_transmit` is on the wire.
+    /// Reports that all packets of `poll_transmit` have been sent.
     pub(super) fn flushed(&mut self) {
         self.machines.flushed();
     }
@@ -102,7 +102,7 @@ impl Slots {
         [self.machines.poll_timeout(), self.front.due()].into_iter().flatten().min()
     }
 
-    /// `port` gives leased neighbours their numbers.
+    /// `port` maps leased neighbours to port numbers.
     pub(super) fn handle_timeout(
         &mut self,
         now: Time,
@@ -162,13 +162,13 @@ impl Slots {
         pools
     }
 
-    /// Whether the in-kernel switch is at work.
+    /// Whether the in-kernel switch is active.
     pub(super) fn in_kernel(&self) -> bool {
         self.front.is_there()
     }
 
-    /// Tells the in-kernel switch of a lease whose children have nothing more to send.
-    fn tell_front(&mut self, packet: &[u8]) {
+    /// Notifies the in-kernel switch of a lease whose children have nothing more to send.
+    fn notify_kernel_offload(&mut self, packet: &[u8]) {
         if let (Ok((header, _)), Node::Switch(switch)) =
             (Header::decode(packet), self.machines.node())
             && header.kind == Kind::Fin
@@ -178,14 +178,14 @@ impl Slots {
         }
     }
 
-    /// Forgets what belongs to leases that are gone.
+    /// Drops the state of revoked leases.
     fn forget_revoked(&mut self) {
         if let Node::Switch(switch) = self.machines.node() {
             self.front.retain(switch);
         }
     }
 
-    /// Slots in use, and all.
+    /// Slots in use, and their total.
     pub(super) fn held(&self) -> (u32, u32) {
         match self.machines.node() {
             Node::Switch(switch) => (switch.held() + self.front.held(), self.limit),
@@ -193,7 +193,7 @@ impl Slots {
         }
     }
 
-    /// Memory that leases of a server have reserved, bytes.
+    /// Memory reserved by leases of a server, bytes.
     pub(super) fn memory_reserved(&self) -> u64 {
         self.servers().iter().map(|server| server.memory_reserved).sum()
     }

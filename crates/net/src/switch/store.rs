@@ -1,8 +1,8 @@
-//! The switch's memory: sums in buffers, and contributions where the network put them.
+//! The switch's memory: sums in buffers, and contributions in the receive memory.
 //!
-//! A contribution whose sum is complete within the call that brought it is never copied: it is added out of
-//! the receiving memory. What waits longer moves to a buffer before the next call. Under load a call brings
-//! trains of all children, and most sums are complete at its end.
+//! A contribution whose sum completes within the receive call that brought it is never copied: it is added from the
+//! receive memory. A contribution that waits longer moves to a buffer before the next call. Under load a call brings
+//! trains of all children, and most sums are complete at the end of the call.
 
 use std::io;
 
@@ -12,27 +12,27 @@ use netsum_wire::{Encoding, Input};
 
 use crate::udp::{BatchSpan, RecvBatch, Socket};
 
-/// Receiving memory and buffers behind the machine's handles.
+/// Receive memory and buffers behind the machine's handles.
 pub(super) struct Store {
     slab: Slab,
     batch: RecvBatch,
-    /// By buffer: where its payload still lies; of length 0 once that is in the buffer.
+    /// By buffer: location of a payload that is still in the receive memory; of length 0 once it is in the buffer.
     places: Vec<BatchSpan>,
-    /// Buffers that were taken for packets of this batch.
+    /// Buffers allocated for packets of this batch.
     arriving: Vec<BufferId>,
-    /// Buffers that may still be sent, and are free after that.
+    /// Freed buffers that may still be queued for sending.
     freed: Vec<BufferId>,
 }
 
 impl Store {
-    /// `limit`: bytes of all buffers together.
+    /// `limit`: total bytes of all buffers.
     pub(super) fn new(limit: u64) -> Store {
         let slab = Slab::new(limit);
         let (places, arriving, freed) = Default::default();
         Store { slab, batch: RecvBatch::new(), places, arriving, freed }
     }
 
-    /// Takes what has arrived; what was taken before and still waits moves to its buffers first.
+    /// Receives packets; payloads of the previous batch that are still needed move to their buffers first.
     pub(super) fn recv(&mut self, socket: &Socket) -> io::Result<usize> {
         self.settle();
         self.batch.recv(socket)
@@ -46,7 +46,7 @@ impl Store {
         &self.slab
     }
 
-    /// Header and payload of a packet that is to be sent.
+    /// Header and payload of a packet to send.
     #[inline]
     pub(super) fn packet(&self, buffer: BufferId) -> [&[u8]; 2] {
         let bytes = self.slab.packet(buffer);
@@ -188,7 +188,7 @@ mod tests {
             Scene { store: Store::new(1 << 20), socket, peer }
         }
 
-        /// Sends a fragment of two values in a call of its own; its place.
+        /// Sends a fragment of two values in a call of its own; returns the location of the payload.
         fn arrive(&mut self, kind: Kind, values: [f32; 2]) -> (Header, BatchSpan) {
             let header = header(kind);
             let mut packet = [0; HEADER_LEN + 8];
@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_outlives_the_call_that_brought_it() {
+    fn stored_payloads_outlive_their_receive_call() {
         let mut scene = Scene::new();
         let (first, place) = scene.arrive(Kind::Contribution, [1.0, 2.0]);
         let early = scene.store.store(&first, &place).unwrap();
         let (second, place) = scene.arrive(Kind::Contribution, [10.0, 20.0]);
         let here = scene.store.store(&second, &place).unwrap();
-        // One from a buffer, one stored in this call, one that just arrives.
+        // A sum of a value from a buffer, one stored in this call and one just received.
         let sum = header(Kind::Result);
         let stored = [Some(early), Some(here), None, None];
         let sum = scene.store.reduce(&sum, &stored, Some((3, &second, &place))).unwrap();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_result_can_be_sent_before_and_after_it_moves_and_until_it_is_flushed() {
+    fn a_result_can_be_sent_until_it_is_flushed() {
         let mut scene = Scene::new();
         let (result, place) = scene.arrive(Kind::Result, [3.0, 4.0]);
         let buffer = scene.store.store(&result, &place).unwrap();

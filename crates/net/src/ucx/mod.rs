@@ -1,9 +1,9 @@
-//! Active messages over UCX, which takes what there is: InfiniBand, RoCE, its own shared memory, TCP. Its variables
-//! choose (`UCX_TLS`, `UCX_NET_DEVICES`); `ucx_info -d` lists what a machine has.
+//! Active messages over UCX, which uses the available networks: InfiniBand, RoCE, shared memory, TCP. UCX's variables
+//! select them (`UCX_TLS`, `UCX_NET_DEVICES`); `ucx_info -d` lists those of a machine.
 //!
-//! Owns: the library, found at run time, and a [`Worker`] per mesh. Must not know: what messages are about. UCX's
-//! callbacks only put down what came; whoever calls [`Worker::progress`] takes it from there. Threads take turns by a
-//! lock, so that UCX needs none of its own.
+//! Owns: the library, loaded at run time, and a [`Worker`] per mesh. Must not know: the meaning of messages. UCX's
+//! callbacks only record events, which [`Worker::progress`] returns. A lock serialises the threads, so that UCX needs
+//! no locking.
 
 #![allow(unsafe_code)]
 
@@ -28,27 +28,27 @@ use library::{
 /// Why UCX cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UcxError {
-    /// The library is not there.
+    /// The library is not installed.
     #[error("cannot load UCX: {0} (Debian: apt install libucx0; or choose network tcp)")]
     Missing(String),
-    /// It has no way to a rank.
+    /// UCX has no transport to a rank.
     #[error(
         "UCX has no transport to rank {rank} ({reason}); UCX_TLS={tls}; `ucx_info -d` lists this machine's"
     )]
     Unreachable {
         /// The rank.
         rank: u32,
-        /// UCX's words.
+        /// UCX's description of the error.
         reason: String,
         /// The value of `UCX_TLS`, or "unset".
         tls: String,
     },
-    /// One of its calls failed.
+    /// A call of UCX failed.
     #[error("UCX: {call}: {reason}")]
     Call {
         /// The function.
         call: &'static str,
-        /// UCX's words.
+        /// UCX's description of the error.
         reason: String,
     },
 }
@@ -58,24 +58,24 @@ pub(crate) const HEADER_LEN: usize = 68;
 
 pub(crate) type Header = [u8; HEADER_LEN];
 
-/// What has come, or is complete.
+/// A received message or a completed operation.
 pub(crate) enum Event {
     /// A message with its bytes.
     Whole { header: Header, bytes: Vec<u8> },
-    /// A message whose bytes are still with the sender: to be fetched or discarded.
+    /// A message whose bytes are still at the sender, to be fetched or discarded.
     Waiting { header: Header, bytes: Waiting },
-    /// What that token stands for has ended; its memory is free.
+    /// The operation of that token has ended; its memory is free.
     Done { token: Token, outcome: Outcome },
-    /// The way to a rank does not work any more.
+    /// The connection to a rank is broken.
     Broken { rank: u32, reason: String },
 }
 
-/// What the caller calls an operation.
+/// The caller's identifier of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// Sending to a rank.
+    /// A send to a rank.
     Send { to: u32, number: u64 },
-    /// Fetching.
+    /// A fetch.
     Fetch { number: u64 },
 }
 
@@ -83,30 +83,30 @@ pub(crate) enum Token {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Complete,
-    /// The receiver does not want it, or the worker was closed.
+    /// The receiver does not want the message, or the worker was closed.
     Cancelled,
     Failed(String),
 }
 
-/// UCX's ticket for bytes that a sender keeps.
+/// UCX's descriptor of bytes that are still at the sender.
 pub(crate) struct Waiting {
     descriptor: *mut c_void,
     pub(crate) len: usize,
 }
 
-// SAFETY: a ticket, used under the worker's lock alone.
+// SAFETY: a descriptor that is used only under the worker's lock.
 unsafe impl Send for Waiting {}
 
-/// How a message travels.
+/// Transfer mode of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// With its bytes.
+    /// The bytes are sent with the message.
     Eager,
-    /// The receiver fetches them to where they belong.
+    /// The receiver fetches the bytes into the target.
     Rendezvous,
 }
 
-/// One end of active messages to several ranks.
+/// One endpoint of active messages with several ranks.
 pub(crate) struct Worker {
     inner: Mutex<Option<Inner>>,
     address: Vec<u8>,
@@ -121,17 +121,17 @@ impl Worker {
         Ok(Worker { inner: Mutex::new(Some(inner)), address, fd })
     }
 
-    /// What the other ends need to reach this one.
+    /// The address by which others reach this worker.
     pub(crate) fn address(&self) -> &[u8] {
         &self.address
     }
 
-    /// Makes ways to the workers with those addresses, by rank; `None`: our own. Errors: there is none.
+    /// Connects to the workers with those addresses, by rank; `None` at the own rank. Errors: there is no transport.
     pub(crate) fn connect(&self, addresses: &[Option<Vec<u8>>]) -> Result<(), UcxError> {
         self.inner.lock().as_mut().map_or(Ok(()), |inner| inner.connect(addresses))
     }
 
-    /// Sends a message; true if it is away already and its bytes are free, else `token` will be done.
+    /// Sends a message; true if it has been sent already and its bytes are free, else an event with `token` follows.
     pub(crate) fn send(
         &self,
         token: (u32, u64),
@@ -144,7 +144,8 @@ impl Worker {
         inner.send(token, header, bytes, how)
     }
 
-    /// Gets the bytes of a message to `into`, which is as long; true if they are there already, else `number` will be done.
+    /// Fetches the bytes of a message into `into`, which has the same length; true if complete, else an event with
+    /// `number` follows.
     pub(crate) fn fetch(
         &self,
         number: u64,
@@ -156,20 +157,19 @@ impl Worker {
         inner.fetch(number, waiting, into)
     }
 
-    /// Tells the sender that nobody wants the bytes.
+    /// Tells the sender that the bytes are not wanted.
     pub(crate) fn discard(&self, waiting: &Waiting) {
         if let Some(inner) = self.inner.lock().as_ref() {
             inner.discard(waiting);
         }
     }
 
-    /// Moves everything on and appends what happened; false if nothing did.
+    /// Makes progress and appends the events; false if there were none.
     pub(crate) fn progress(&self, events: &mut Vec<Event>) -> bool {
         self.inner.lock().as_mut().is_some_and(|inner| inner.progress(events))
     }
 
-    /// The descriptor that becomes readable when there is something to do; none (-1) after the end. `None`: there is
-    /// already.
+    /// The descriptor that becomes readable when there is work; -1 after the end. `None`: there is work already.
     pub(crate) fn arm(&self) -> Option<RawFd> {
         let inner = self.inner.lock();
         let Some(inner) = inner.as_ref() else { return Some(-1) };
@@ -177,8 +177,8 @@ impl Worker {
         (unsafe { (inner.library.worker_arm)(inner.worker) } == OK).then_some(self.fd)
     }
 
-    /// Ends everything; what was under way is among `events`, and touches no memory any more. What waits there can be
-    /// neither fetched nor discarded.
+    /// Ends all operations; those in progress are among `events`, and access no memory any more. `Waiting` messages
+    /// among the events can be neither fetched nor discarded.
     pub(crate) fn close(&self, events: &mut Vec<Event>) {
         if let Some(mut inner) = self.inner.lock().take() {
             inner.end(events);
@@ -190,20 +190,21 @@ struct Inner {
     library: &'static Library,
     context: *mut c_void,
     worker: *mut c_void,
-    /// By rank; null for our own.
+    /// By rank; null at the own rank.
     endpoints: Vec<*mut c_void>,
-    /// UCX tells of dead peers, and lets go of what they should have taken.
-    tells: bool,
-    /// Written by UCX's callbacks, which run inside calls that need this lock.
+    /// Whether UCX reports dead peers and releases the memory of operations with them.
+    detects_failures: bool,
+    /// Written by UCX's callbacks, which run only inside calls under this lock.
     inbox: *mut Inbox,
-    /// By their tickets' numbers.
+    /// Pending operations, by ticket number.
     open: FxHashMap<u64, Open>,
     next: u64,
-    /// A ticket for the next message: most are away at once, and need none.
+    /// A preallocated ticket for the next message: most messages complete at once and need none.
     spare: Option<Box<Ticket>>,
 }
 
-// SAFETY: pointers to UCX's objects and the inbox, used by whoever holds the worker's lock: what UCX calls serialized.
+// SAFETY: pointers to UCX's objects and the inbox, used only under the worker's lock, which serialises calls as UCX
+// requires.
 unsafe impl Send for Inner {}
 
 /// An operation that UCX has not completed.
@@ -211,11 +212,11 @@ struct Open {
     token: Token,
     /// UCX reads or writes these until the request is complete.
     _bytes: Option<Bytes>,
-    /// What the operation's callback is given.
+    /// Argument of the operation's callback.
     ticket: Box<Ticket>,
 }
 
-/// What UCX has the use of.
+/// Memory that UCX uses.
 enum Bytes {
     Read(#[expect(dead_code, reason = "kept, not used")] Loan),
     Written(#[expect(dead_code, reason = "kept, not used")] Buffer),
@@ -230,7 +231,7 @@ struct Ticket {
 #[derive(Default)]
 struct Inbox {
     events: Vec<Event>,
-    /// Requests that are complete, by their tickets' numbers.
+    /// Completed requests, by ticket number.
     complete: Vec<(u64, *mut c_void, Status)>,
     broken: Vec<(*mut c_void, Status)>,
 }
@@ -244,14 +245,14 @@ impl Inner {
             context: null_mut(),
             worker: null_mut(),
             endpoints: Vec::new(),
-            tells: true,
+            detects_failures: true,
             inbox,
             open: FxHashMap::default(),
             next: 0,
             spare: None,
         };
         let mut config = null_mut();
-        // SAFETY: no prefix and no file are asked for; `config` is a place for the result.
+        // SAFETY: no prefix and no file are given; `config` receives the result.
         let status = unsafe { (library.config_read)(null(), null(), &raw mut config) };
         inner.check("ucp_config_read", status)?;
         let params = Params::new(FEATURE_AM | FEATURE_WAKEUP);
@@ -264,7 +265,7 @@ impl Inner {
         };
         inner.check("ucp_init", status)?;
         let params = WorkerParams::serialized();
-        // SAFETY: a context, parameters that live until the call returns, a place for the result.
+        // SAFETY: a context, parameters that live until the call returns, and memory for the result.
         let status = unsafe {
             (library.worker_create)(inner.context, &raw const params, &raw mut inner.worker)
         };
@@ -286,12 +287,12 @@ impl Inner {
 
     fn address(&self) -> Result<Vec<u8>, UcxError> {
         let (mut address, mut len) = (null_mut(), 0);
-        // SAFETY: a worker and two places for results.
+        // SAFETY: a worker and memory for two results.
         let status = unsafe {
             (self.library.worker_get_address)(self.worker, &raw mut address, &raw mut len)
         };
         self.check("ucp_worker_get_address", status)?;
-        // SAFETY: UCX gave that many bytes there; they are copied before they are released, once.
+        // SAFETY: UCX returned that many bytes; they are copied before they are released, once.
         unsafe {
             let copy = std::slice::from_raw_parts(address.cast::<u8>(), len).to_vec();
             (self.library.worker_release_address)(self.worker, address);
@@ -301,7 +302,7 @@ impl Inner {
 
     fn fd(&self) -> Result<RawFd, UcxError> {
         let mut fd: c_int = -1;
-        // SAFETY: a worker and a place for the result.
+        // SAFETY: a worker and memory for the result.
         let status = unsafe { (self.library.worker_get_efd)(self.worker, &raw mut fd) };
         self.check("ucp_worker_get_efd", status)?;
         Ok(fd)
@@ -318,22 +319,24 @@ impl Inner {
         Ok(())
     }
 
-    /// UCX's shared memory alone cannot tell of dead peers, so without it is the second choice.
+    /// UCX's shared memory cannot report dead peers, so an endpoint without error handling is the second choice.
     fn endpoint(&mut self, rank: u32, address: &[u8]) -> Result<*mut c_void, UcxError> {
         loop {
-            let on_error = self.tells.then_some(on_error as library::OnError);
+            let on_error = self.detects_failures.then_some(on_error as library::OnError);
             let to = address.as_ptr().cast();
             let params = EndpointParams::to(to, on_error, self.inbox.cast());
             let mut endpoint = null_mut();
-            // SAFETY: a worker, an address that its rank's UCX made, parameters that live until the call returns, and
-            // a place for the result; the inbox outlives the worker.
+            // SAFETY: a worker, an address made by that rank's UCX, parameters that live until the call returns, and
+            // memory for the result; the inbox outlives the worker.
             let status = unsafe {
                 (self.library.ep_create)(self.worker, &raw const params, &raw mut endpoint)
             };
             match status {
                 OK => return Ok(endpoint),
-                UNREACHABLE if self.tells && self.endpoints.iter().all(|e| e.is_null()) => {
-                    self.tells = false;
+                UNREACHABLE
+                    if self.detects_failures && self.endpoints.iter().all(|e| e.is_null()) =>
+                {
+                    self.detects_failures = false;
                 }
                 status => {
                     let tls = std::env::var("UCX_TLS").unwrap_or_else(|_| "unset".to_owned());
@@ -384,12 +387,12 @@ impl Inner {
 
     fn fetch(&mut self, number: u64, waiting: &Waiting, mut into: Buffer) -> Result<bool, String> {
         let len = into.len();
-        assert_eq!(waiting.len, len, "a message goes to a place of its size");
+        assert_eq!(waiting.len, len, "the target has the length of the message");
         let start = into.slice_mut(0..len).as_mut_ptr();
         let mut ticket = self.ticket();
         let params = RequestParams::fetch(on_fetched, (&raw mut *ticket).cast());
-        // SAFETY: a ticket of this worker that was not redeemed, and as many bytes as it stands for, which stay where
-        // they are until the request is complete, as `Open` keeps them.
+        // SAFETY: a descriptor of this worker that has not been used, and memory of the message's length, which stays
+        // in place until the request is complete, as `Open` keeps it.
         let request = unsafe {
             (self.library.am_recv_data_nbx)(
                 self.worker,
@@ -403,7 +406,7 @@ impl Inner {
     }
 
     fn discard(&self, waiting: &Waiting) {
-        // SAFETY: a ticket of this worker's callback that was not redeemed: it is used up once, by fetch or here.
+        // SAFETY: a descriptor of this worker's callback that has not been used: it is used once, by fetch or here.
         unsafe { (self.library.am_data_release)(self.worker, waiting.descriptor) };
     }
 
@@ -416,7 +419,7 @@ impl Inner {
         ticket
     }
 
-    /// Takes what a call returned: nothing (complete; its callback is not called), an error, or a request.
+    /// Handles the return value of a call: complete (no callback follows), an error, or a request.
     fn begun(
         &mut self,
         request: *mut c_void,
@@ -451,14 +454,15 @@ impl Inner {
         moved || events.len() > before
     }
 
-    /// Takes the requests that are complete, then what callbacks put down: a peer that answers a message says so later
-    /// than UCX that the message is away.
+    /// Collects completed requests, then the events of callbacks. This order reports the completion of a send before
+    /// the peer's answer to the message.
     fn collect(&mut self, events: &mut Vec<Event>) {
         let library = self.library;
-        // SAFETY: callbacks run inside UCX's calls alone, and there is none while it is used: the only reference.
+        // SAFETY: callbacks run only inside UCX's calls, and none runs now: this is the only reference.
         let inbox = unsafe { &mut *self.inbox };
         for (number, request, status) in inbox.complete.drain(..) {
-            // SAFETY: a request of this worker, freed once: its callback is called once. No other callback runs inside.
+            // SAFETY: a request of this worker, freed once, as its callback is called once. No other callback runs
+            // inside.
             unsafe { (library.request_free)(request) };
             let Some(Open { token, ticket, .. }) = self.open.remove(&number) else { continue };
             self.spare = Some(ticket);
@@ -478,12 +482,12 @@ impl Inner {
         }
     }
 
-    /// Closes all ways, which completes what is under way; then nothing is left that could touch memory.
+    /// Closes all endpoints, which completes pending operations; afterwards nothing accesses their memory.
     fn end(&mut self, events: &mut Vec<Event>) {
         let mut closing = Vec::new();
         for endpoint in std::mem::take(&mut self.endpoints) {
-            // Where UCX does not tell of dead peers it cannot close by force; the worker's end does.
-            if endpoint.is_null() || !self.tells {
+            // Where UCX does not report dead peers it cannot close by force; destroying the worker does.
+            if endpoint.is_null() || !self.detects_failures {
                 continue;
             }
             let params = RequestParams::with_flags(CLOSE_FORCE);
@@ -495,7 +499,7 @@ impl Inner {
         while !(closing.is_empty() && self.open.is_empty()) && Instant::now() < until {
             self.progress(events);
             closing.retain(|&request| {
-                // SAFETY: a request of this worker that was not freed; freed once, when complete.
+                // SAFETY: a request of this worker that has not been freed; freed once, when complete.
                 let complete =
                     unsafe { (self.library.request_check_status)(request) != IN_PROGRESS };
                 if complete {
@@ -504,11 +508,11 @@ impl Inner {
                 }
                 !complete
             });
-            if !self.tells {
+            if !self.detects_failures {
                 break;
             }
         }
-        // Nobody can redeem them any more: there is no worker to ask.
+        // These descriptors are invalid without the worker.
         for event in &*events {
             if let Event::Waiting { bytes, .. } = event {
                 self.discard(bytes);
@@ -537,15 +541,15 @@ impl Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.destroy();
-        // SAFETY: made by `Box::into_raw` and freed once; the worker, whose callbacks have the pointer, is gone.
+        // SAFETY: made by `Box::into_raw` and freed once; the worker, whose callbacks have the pointer, is destroyed.
         drop(unsafe { Box::from_raw(self.inbox) });
     }
 }
 
-/// Puts down a message.
+/// Callback: records a received message.
 ///
 /// # Safety
-/// Called by UCX with the inbox of the worker that it moves on, and memory as its header says.
+/// Called by UCX with the inbox of the worker that is in progress, and memory as described by the header.
 unsafe extern "C" fn on_message(
     inbox: *mut c_void,
     header: *const c_void,
@@ -554,16 +558,16 @@ unsafe extern "C" fn on_message(
     len: usize,
     params: *const ReceiveParams,
 ) -> Status {
-    // SAFETY: whoever calls UCX holds the worker's lock and has no reference to the inbox meanwhile.
+    // SAFETY: the caller of UCX holds the worker's lock and has no reference to the inbox meanwhile.
     let inbox = unsafe { &mut *inbox.cast::<Inbox>() };
-    // SAFETY: UCX gives its parameters.
+    // SAFETY: UCX passes valid parameters.
     let waits = unsafe { (*params).attributes } & RECEIVED_RENDEZVOUS != 0;
     if header_len != HEADER_LEN {
-        // Not a rank of ours; with this answer UCX forgets it, and tells the sender of one that waits.
+        // Not a message of this program; with this answer UCX drops it, and notifies a sender that waits.
         return OK;
     }
     let mut own = [0; HEADER_LEN];
-    // SAFETY: UCX gives that many bytes of header.
+    // SAFETY: UCX passes that many bytes of header.
     unsafe { header.cast::<u8>().copy_to_nonoverlapping(own.as_mut_ptr(), HEADER_LEN) };
     if waits {
         let bytes = Waiting { descriptor: data, len };
@@ -572,34 +576,34 @@ unsafe extern "C" fn on_message(
     }
     let bytes = match len {
         0 => Vec::new(),
-        // SAFETY: UCX gives that many bytes, for as long as this call takes.
+        // SAFETY: UCX passes that many bytes, valid during this call.
         _ => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) }.to_vec(),
     };
     inbox.events.push(Event::Whole { header: own, bytes });
     OK
 }
 
-/// Puts down that a message is away, or never will be.
+/// Callback: records that a message has been sent, or never will be.
 ///
 /// # Safety
-/// Called by UCX once per request with the ticket that it was begun with, which `Open` keeps.
+/// Called by UCX once per request with the ticket of its operation, which `Open` keeps.
 unsafe extern "C" fn on_sent(request: *mut c_void, status: Status, ticket: *mut c_void) {
-    // SAFETY: as said above; nobody has a reference to it.
+    // SAFETY: as above; no other reference exists.
     let Ticket { inbox, number, .. } = unsafe { &*ticket.cast::<Ticket>() };
     // SAFETY: as in `on_message`.
     unsafe { &mut **inbox }.complete.push((*number, request, status));
 }
 
-/// Puts down that a message has been fetched, or never will be.
+/// Callback: records that a message has been fetched, or never will be.
 ///
 /// # Safety
 /// As for `on_sent`.
 unsafe extern "C" fn on_fetched(r: *mut c_void, status: Status, _: usize, ticket: *mut c_void) {
-    // SAFETY: as said above.
+    // SAFETY: as above.
     unsafe { on_sent(r, status, ticket) };
 }
 
-/// Puts down that a peer is gone.
+/// Callback: records that a peer has failed.
 ///
 /// # Safety
 /// As for `on_message`.
@@ -609,7 +613,7 @@ unsafe extern "C" fn on_error(inbox: *mut c_void, endpoint: *mut c_void, status:
     inbox.broken.push((endpoint, status));
 }
 
-/// UCX's pointers that are statuses: null, or one of the last hundred addresses.
+/// Decodes UCX's pointers that may be statuses: null, or one of the last hundred addresses.
 fn of_pointer(pointer: *mut c_void) -> Result<Option<*mut c_void>, Status> {
     match pointer as isize {
         0 => Ok(None),
@@ -620,8 +624,8 @@ fn of_pointer(pointer: *mut c_void) -> Result<Option<*mut c_void>, Status> {
 
 const CLOSED: &str = "the group was closed";
 
-/// Then what came is looked at.
+/// Maximum number of progress calls before events are processed.
 const STEPS_PER_TURN: usize = 8;
 
-/// For UCX to let go of what dead peers should have taken.
+/// Maximum time for UCX to release the memory of operations with dead peers.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Any protocol's worker, as the data thread drives it.
+//! The state machine of any protocol's worker, as driven by the data thread.
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! The worker's data thread: the protocol of its plan on one UDP socket.
 //!
-//! One thread owns socket, state machine and the buffers of operations at work. Contributions go to the
-//! wire out of the caller's buffer (`panama`) or quantised from it, results are written over them in place, and
-//! the last window of results is kept besides, so that after a tree's death the workers can complete each other.
+//! One thread owns the socket, the state machine and the buffers of active operations. Contributions are sent from the
+//! caller's buffer (`panama`) or quantised from it, results are written over them in place, and the last window of
+//! results is retained, so that workers can complete each other after a tree's failure.
 
 mod epoch;
 mod machine;
@@ -25,50 +25,50 @@ use crate::clock::CpuTime;
 use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
 use crate::{Buffer, NetError};
 
-/// A job's plan as one worker needs it.
+/// The parts of a job's plan that one worker needs.
 #[derive(Clone, Debug)]
 pub struct WorkerPlan {
-    /// For the state machine.
+    /// Configuration of the state machine.
     pub config: WorkerConfig,
-    /// Where to send, by tree; results from elsewhere are not taken.
+    /// Destination of each tree; results from other senders are dropped.
     pub switches: Vec<SocketAddr>,
 }
 
 /// An allreduce in place.
 #[derive(Debug)]
 pub struct TreeOperation {
-    /// What to reduce. Its id is the caller's, unique among operations at work.
+    /// The submission. Its id is chosen by the caller and unique among active operations.
     pub submission: Submission,
-    /// `numel` elements; sums replace them as they come.
+    /// `numel` elements, overwritten by sums as they arrive.
     pub buffer: Buffer,
 }
 
-/// What an epoch left undone: the submission's fragments are those without a result.
+/// The unfinished part of an operation after an epoch: the submission's fragments are those without a result.
 pub type Remaining = TreeOperation;
 
-/// What a driver reports.
+/// An event of a driver.
 #[derive(Debug)]
 pub enum Event {
-    /// Every sum is in the buffer, of which the driver holds no handle any more.
+    /// All sums are in the buffer, which the driver has released.
     Done {
-        /// Operation.
+        /// Id of the operation.
         id: u64,
-        /// Ranks (mod 64) that some fragment lacks.
+        /// Ranks (mod 64) that are missing in some fragment.
         missing: u64,
     },
-    /// The workers do not agree on what they reduce; the operation will not end.
+    /// The workers disagree on the parameters of the operation, which will not complete.
     Mismatch {
-        /// Operation.
+        /// Id of the operation.
         id: u64,
     },
-    /// A tree has not answered for this long. Repeated while it lasts.
+    /// A tree has not answered for this long. Repeated while the silence lasts.
     Silent {
-        /// Tree.
+        /// The tree.
         tree: TreeId,
-        /// How long.
+        /// Duration, nanoseconds.
         for_ns: u64,
     },
-    /// The socket fails, or (`Stopped`) the thread has died and every later call gets empty answers.
+    /// The socket failed, or (`Stopped`) the thread has died and later calls return empty results.
     Io(NetError),
 }
 
@@ -82,28 +82,28 @@ impl From<netsum_proto::Event> for Event {
     }
 }
 
-/// All of a worker's figures at one moment.
+/// All statistics of a worker at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerStats {
-    /// By tree of the epoch; empty without one.
+    /// By tree of the epoch; empty without an epoch.
     pub trees: Vec<TreeStats>,
-    /// Fragments that have a number in this epoch.
+    /// Number of fragments submitted in this epoch.
     pub submitted: u64,
-    /// Packets that came from this plan's switches.
+    /// Packets received from this plan's switches.
     pub received: Traffic,
-    /// Packets that left, in all epochs.
+    /// Packets sent in all epochs.
     pub sent: Traffic,
-    /// Packets that were not taken, by reason.
+    /// Dropped packets, by reason.
     pub drops: DropCounters,
-    /// Packets that the system did not take.
+    /// Packets that the system refused to send.
     pub failures: SendFailures,
-    /// What the system gave the socket.
+    /// Socket options granted by the system.
     pub socket: Option<SocketReport>,
-    /// The data thread's.
+    /// CPU time of the data thread.
     pub cpu: CpuTime,
 }
 
-/// Bytes in the host's output queue until a rate is known.
+/// Limit of bytes in the host's output queue before the rate is measured.
 const INITIAL_QUEUE: usize = 128 << 10;
 
 /// A running worker; dropping it stops the thread.
@@ -114,9 +114,9 @@ pub struct WorkerDriver {
     local: SocketAddr,
 }
 
-/// What the thread is asked to do.
+/// A request to the thread.
 enum Command {
-    /// With the number that every tree starts at.
+    /// With the initial number of every tree.
     Begin(WorkerPlan, Option<JobKey>, u64),
     Submit(TreeOperation),
     Freeze(Sender<Progress>),
@@ -129,13 +129,13 @@ enum Command {
 }
 
 impl WorkerDriver {
-    /// Binds a port of `bind` and starts the thread `netsum-io`. Events come by the receiver, which never
-    /// makes the driver wait.
+    /// Binds a port of `bind` and starts the thread `netsum-io`. Events are sent to the receiver, which never blocks
+    /// the driver.
     pub fn start(bind: IpAddr) -> Result<(WorkerDriver, Receiver<Event>), NetError> {
         WorkerDriver::start_with(bind, &SocketOptions::default())
     }
 
-    /// As `start`, with socket options; the send buffer is the most that the worker ever uses of it.
+    /// As `start`, with socket options; the send buffer is the maximum that the worker uses.
     pub fn start_with(
         bind: IpAddr,
         options: &SocketOptions,
@@ -157,31 +157,31 @@ impl WorkerDriver {
         Ok((driver, events))
     }
 
-    /// Where switches send results.
+    /// The address to which switches send results.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Starts an epoch; only at first, or after `resolve` or `cancel_all`. Operations that were submitted
-    /// since go first. Panics if the plan has not one switch per tree.
+    /// Starts an epoch; only at first, or after `resolve` or `cancel_all`. Operations submitted in the meantime are
+    /// started first. Panics if the plan does not have one switch per tree.
     pub fn begin(&self, plan: WorkerPlan) {
         self.begin_with(plan, None);
     }
 
-    /// The same for a job whose packets carry tags under `key`; `None`: they carry none. Protocol `panama` has no tags.
+    /// As `begin`, for a job whose packets carry tags under `key`; `None`: no tags. Protocol `panama` has no tags.
     pub fn begin_with(&self, plan: WorkerPlan, key: Option<JobKey>) {
         self.begin_starting_at(plan, key, 0);
     }
 
-    /// As `begin_with`, with a machine that starts at number `first` ([`netsum_proto::Worker::starting_at`]). All of the
-    /// job's switches must start there too.
+    /// As `begin_with`, with initial number `first` ([`netsum_proto::Worker::starting_at`]). All of the job's switches
+    /// must start at the same number.
     pub fn begin_starting_at(&self, plan: WorkerPlan, key: Option<JobKey>, first: u64) {
         let (trees, switches) = (plan.config.settings().trees, plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
         self.send_command(Command::Begin(plan, key, first));
     }
 
-    /// Starts an operation; without an epoch it waits for one. Panics if the buffer is too small.
+    /// Starts an operation, or queues it until an epoch starts. Panics if the buffer is too small.
     pub fn submit(&self, operation: TreeOperation) {
         let Submission { format, numel, .. } = operation.submission;
         let needed = numel * format.dtype.size() as u64;
@@ -201,30 +201,30 @@ impl WorkerDriver {
         answer.unwrap_or_else(|| vec![None; fragments.len()])
     }
 
-    /// Writes results that a peer served to their places. Wrong lengths and unknown fragments are left out
+    /// Writes results served by a peer into their buffers. Results of wrong length or of unknown fragments are skipped
     /// and counted as drops.
     pub fn deliver(&self, results: Vec<(u64, Vec<u8>)>) {
         self.send_command(Command::Deliver(results));
     }
 
-    /// Ends the frozen epoch. Operations that `finished` completes are reported done; the others come back
-    /// in their order, as do whole those submitted since the freeze.
+    /// Ends the frozen epoch. Operations that `finished` completes are reported as done; the others are returned in
+    /// their order, operations submitted since the freeze entirely.
     pub fn resolve(&self, finished: Finished) -> Vec<Remaining> {
         let answer = self.ask(|reply| Command::Resolve(finished, reply));
         answer.unwrap_or_default()
     }
 
-    /// Ends the epoch and forgets all operations without an event; once this returns no buffer is touched.
+    /// Ends the epoch and drops all operations without an event; once this returns no buffer is accessed.
     pub fn cancel_all(&self) {
         self.ask(Command::CancelAll);
     }
 
-    /// All figures.
+    /// All statistics.
     pub fn stats(&self) -> WorkerStats {
         self.ask(Command::Stats).unwrap_or_default()
     }
 
-    /// Says goodbye to the switches, stops the thread and closes the socket.
+    /// Sends the final packets to the switches, stops the thread and closes the socket.
     pub fn stop(mut self) {
         self.end();
     }
@@ -237,7 +237,7 @@ impl WorkerDriver {
     }
 
     fn send_command(&self, command: Command) {
-        // A dead thread has reported itself by an event.
+        // A dead thread has reported its death by an event.
         if self.commands.send(command).is_ok() {
             self.wake.ring();
         }

@@ -22,7 +22,7 @@ const PERIODS: usize = 50;
 pub(super) struct SmallQueue {
     most: usize,
     bytes: usize,
-    /// Bytes that surely fit; asking the system costs a call.
+    /// Bytes that are known to fit; asking the system costs a system call.
     room: usize,
     since: Time,
     received: u64,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_the_system_only_when_it_has_put_in_half() {
+    fn queries_the_system_only_after_half_the_limit() {
         let mut queue = SmallQueue::new(Time(0), 128 << 10, 16 << 20);
         assert!(!queue.has_room(|| false));
         assert!(queue.has_room(|| true));

@@ -1,4 +1,4 @@
-//! The last window of results, for peers that lack them when a tree dies.
+//! The last window of results, retained for peers that lack them when a tree fails.
 
 /// Results by fragment number, in memory allocated once per epoch.
 #[derive(Default)]
@@ -10,7 +10,7 @@ pub(super) struct Retained {
 }
 
 impl Retained {
-    /// Room for the last `fragments` results of at most `fragment_bytes`.
+    /// Memory for the last `fragments` results of at most `fragment_bytes`.
     pub(super) fn new(fragments: usize, fragment_bytes: usize) -> Retained {
         Retained {
             bytes: vec![0; fragments * fragment_bytes],
@@ -19,7 +19,7 @@ impl Retained {
         }
     }
 
-    /// Stores a result in place of the one a whole window before.
+    /// Stores a result, replacing the one a full window earlier.
     #[inline]
     pub(super) fn keep(&mut self, fragment: u64, payload: &[u8]) {
         let place = self.place(fragment);

@@ -1,4 +1,4 @@
-//! What the worker's thread does.
+//! The data thread.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,11 +19,12 @@ use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
 
-/// Commands wake the thread, and deadlines are shorter while anything is in flight.
+/// Maximum sleep: commands wake the thread, and deadlines are shorter while anything is in flight.
 const SLEEP: Duration = Duration::from_secs(1);
-/// After a receive error, so that a broken socket does not burn a core.
+/// Pause after a receive error, so that a broken socket does not use a whole core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// Bytes that wait for one call: quantised payloads would leave the second-level cache before they are sent.
+/// Maximum bytes of packets per send call: more quantised payloads would leave the second-level cache before they are
+/// sent.
 const SCRATCH_BYTES: usize = 256 << 10;
 
 pub(super) struct Thread {
@@ -34,11 +35,11 @@ pub(super) struct Thread {
     clock: Clock,
     epoch: Option<Epoch>,
     operations: Operations,
-    /// Submitted while no epoch runs.
+    /// Operations submitted without an epoch.
     backlog: Vec<TreeOperation>,
     outbound: SendBatch<Packet>,
     queue: SmallQueue,
-    /// Headers and quantised payloads of what waits in `outbound`.
+    /// Headers and quantised payloads of the packets in `outbound`.
     scratch: Vec<u8>,
     received: Traffic,
     sent_before: Traffic,
@@ -77,13 +78,13 @@ impl Thread {
         }
     }
 
-    /// Works until it is told to stop.
+    /// Runs until a command stops the thread.
     pub(super) fn run(mut self) {
         let _reporter = PanicReporter(self.events.clone());
         let mut batch = RecvBatch::new();
         let mut busy = Instant::now();
         loop {
-            if self.wake.take() && self.obey() {
+            if self.wake.take() && self.execute() {
                 return;
             }
             let got = match batch.recv(&self.socket) {
@@ -163,8 +164,8 @@ impl Thread {
         }
     }
 
-    /// Sends what windows and the host's queue have room for. The rest stays in the machine, so that what is
-    /// sent is what is right then, and its round-trip time is that of the network.
+    /// Sends as much as the windows and the host's queue allow. The rest stays in the machine, so that packets are
+    /// current when they are sent, and their round-trip time is that of the network.
     fn send(&mut self) {
         let now = self.clock.now();
         while self.queue.has_room(|| self.socket.writable()) && self.fill(now) {
@@ -183,7 +184,7 @@ impl Thread {
         }
     }
 
-    /// Fills `outbound` from the machine; false if that has nothing to send.
+    /// Fills `outbound` from the machine; false if the machine has nothing to send.
     fn fill(&mut self, now: Time) -> bool {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             return false;
@@ -194,7 +195,7 @@ impl Thread {
                 machine::poll_transmit(&mut epoch.worker, now, &self.operations, &mut self.scratch)
         {
             if let Some(key) = &epoch.key {
-                // The protocols that have tags quantise what they send: the payload is in the scratch memory too.
+                // Protocols with tags quantise their payloads, so the payload is in the scratch memory too.
                 key.seal(&mut self.scratch[packet.head.clone()], &[]);
             }
             let payload = packet.payload.as_ref().map_or(0, |(_, place)| place.len());
@@ -204,7 +205,7 @@ impl Thread {
         !self.outbound.is_empty()
     }
 
-    /// Passes the machine's events on.
+    /// Reports the machine's events.
     fn report(&mut self) {
         while let Some(event) = self.running().and_then(|e| e.worker.poll_event().map(Event::from))
         {
@@ -215,14 +216,14 @@ impl Thread {
         }
     }
 
-    /// Lets go of the buffer first: who hears of it may use it.
+    /// Releases the buffer before the event is sent, because the receiver of the event may use it.
     fn done(&mut self, id: u64, missing: u64) {
         self.operations.remove(&id);
         self.send_event(Event::Done { id, missing });
     }
 
     fn send_event(&self, event: Event) {
-        // Nobody listens if the caller is about to stop us.
+        // The receiver may be dropped if the caller is about to stop the driver.
         let _ = self.events.send(event);
     }
 
@@ -241,10 +242,10 @@ impl Thread {
         due.map_or(SLEEP, |due| Duration::from_nanos(due.since(self.clock.now())).min(SLEEP))
     }
 
-    /// Does what was asked; true if that is to stop.
-    fn obey(&mut self) -> bool {
+    /// Executes a command; true if it stops the thread.
+    fn execute(&mut self) -> bool {
         while let Ok(command) = self.inbox.try_recv() {
-            // Who asked may have gone; then nobody needs the answer.
+            // Errors mean that the caller has gone and needs no answer.
             match command {
                 Command::Begin(plan, key, first) => self.begin(plan, key, first),
                 Command::Submit(operation) => self.submit(operation),
@@ -268,7 +269,7 @@ impl Thread {
                     let _ = reply.send(self.stats());
                 }
                 Command::Stop => {
-                    self.say_goodbye();
+                    self.send_final_packets();
                     return true;
                 }
             }
@@ -303,7 +304,7 @@ impl Thread {
     }
 
     fn freeze(&mut self) -> Progress {
-        // What is complete is complete, whatever the epoch's end says of the rest.
+        // Report completions first: they are valid independent of the end of the epoch.
         self.report();
         self.epoch.as_mut().map_or_else(Progress::default, |epoch| {
             epoch.frozen = true;
@@ -323,7 +324,7 @@ impl Thread {
         };
         for (fragment, payload) in results {
             if payload.is_empty() {
-                // Of a packet without elements, which the next epoch does not need.
+                // A packet without elements, which the next epoch does not need.
                 continue;
             }
             let place = epoch.worker.place_of(*fragment);
@@ -363,7 +364,7 @@ impl Thread {
         remaining
     }
 
-    fn say_goodbye(&mut self) {
+    fn send_final_packets(&mut self) {
         if let Some(epoch) = self.running()
             && epoch.worker.is_idle()
         {
@@ -399,7 +400,7 @@ impl Thread {
     }
 }
 
-/// Reports the thread's death if it panics, so that nobody waits for it.
+/// Reports the thread's death if it panics, so that no caller waits for it.
 struct PanicReporter(Sender<Event>);
 
 impl std::ops::Drop for PanicReporter {
