@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use netsum_control::client::{LeaseOffer, SwitchClient, SwitchNotice};
 use netsum_control::pb;
@@ -140,6 +140,9 @@ impl Daemon {
         let (server, policy) = (self.config.role == Role::Server, self.config.policy.to_string());
         // An accelerator's buffers are as large as fragments of one MTU.
         let largest = if driver.fragment_limit().is_some() { USUAL_MTU } else { u32::MAX };
+        // Two processes of one switch do not start in the same nanosecond.
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let instance = since_1970.as_nanos() as u64;
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -158,6 +161,7 @@ impl Daemon {
                 slots,
                 slot_bytes,
                 policy: policy.clone(),
+                instance,
             }
         }
     }

@@ -123,10 +123,14 @@ impl State {
         if better {
             return self.replan(now_ms, id);
         }
-        let current = self.job_mut(id).and_then(|job| job.current.as_mut());
-        if let Some(current) = current.filter(|plan| plan.trees.len() == proposal.trees.len()) {
-            // The reason may have changed.
-            current.reason = proposal.reason;
+        if let Some(current) = self.job_mut(id).and_then(|job| job.current.as_mut())
+            && !current.reason.is_empty()
+        {
+            // A part that was missing may be back, and something else missing now.
+            current.reason = match current.trees.len() == proposal.trees.len() {
+                true => proposal.reason,
+                false => format!("no better plan: {}", proposal.reason),
+            };
         }
     }
 

@@ -27,9 +27,9 @@ impl State {
         let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Up(session);
         (state.since_ms, state.reported_ms) = (now_ms, now_ms);
-        if !installed.is_empty() {
-            // The process has kept its leases: only its stream ended.
-            state.deaths = 0;
+        if hello.instance != 0 && state.hello.instance == hello.instance {
+            // The stream ended, not the process.
+            (state.died_ms, state.deaths) = (None, 0);
         }
         state.hello = hello;
         self.switch_sessions.insert(session, switch);

@@ -170,6 +170,20 @@ fn a_switch_that_keeps_failing_is_used_later_each_time() {
 }
 
 #[test]
+fn a_stream_that_ended_is_not_the_death_of_a_switch() {
+    let mut world = World::standard();
+    world.instance = 7;
+    world.all_up();
+    let job = world.job();
+    for epoch in [3, 5, 7, 9] {
+        world.down("spine1");
+        assert_eq!(world.roots(job), ["spine0"]);
+        world.up("spine1", &[]).unwrap();
+        assert_eq!((world.plan(job).epoch, world.roots(job).len()), (epoch, 2));
+    }
+}
+
+#[test]
 fn a_silent_switch_is_dead_after_five_seconds() {
     let mut world = World::standard();
     let job = world.job();

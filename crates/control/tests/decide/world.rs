@@ -47,6 +47,8 @@ pub struct World {
     pub refusing: BTreeMap<String, String>,
     /// Switches that do not answer.
     pub mute: BTreeSet<String>,
+    /// Of every switch's process; 0: unknown.
+    pub instance: u64,
     pub receive_buffer: u64,
     /// Memory of each switch.
     pub memory: u64,
@@ -82,6 +84,7 @@ impl World {
             commands: Vec::new(),
             refusing: BTreeMap::new(),
             mute: BTreeSet::new(),
+            instance: 0,
             receive_buffer: 64 << 20,
             memory: 64 << 20,
             answers: VecDeque::new(),
@@ -211,6 +214,7 @@ impl World {
             slots: switch.map_or(0, |switch| switch.slots),
             slot_bytes: SLOT_BYTES.into(),
             policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
+            instance: self.instance,
         };
         // A new stream may replace an old one, which is then closed by an action.
         self.switches.remove(name);

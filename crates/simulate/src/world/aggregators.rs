@@ -101,6 +101,7 @@ impl World {
             slots: config.slots,
             slot_bytes: config.row_bytes.into(),
             policy: config.policy.to_string(),
+            instance: self.processes[place].incarnation.into(),
         }
     }
 
