@@ -7,7 +7,7 @@ use netsum_control::pb::slot_grant::Level;
 use netsum_lease::Racks;
 use netsum_topo::{Addressing, Bytes, Fabric, NodeId, Server, SlotPolicy, Tenant, leaf_spine};
 
-use crate::world::{KEY, RATE, World, checked};
+use crate::world::{KEY, NOTICE_MS, RATE, World, checked};
 
 /// Two racks of two hosts; a server on h0 and one on h3.
 fn fabric() -> Fabric {
@@ -186,6 +186,24 @@ fn a_job_with_one_tree_comes_back_to_the_nearest_server() {
     world.wait(1_000);
     assert_eq!((world.roots(job), world.plan(job).reason.as_str()), (vec!["ps0"], ""));
     world.check_leases();
+}
+
+#[test]
+fn a_job_without_any_working_tree_continues_over_the_hosts() {
+    for protocol in ["switchml", "atp", "panama"] {
+        let mut world = world(fabric());
+        let job = world.job_of(protocol, "");
+        let trees = world.plan(job).trees.len();
+        world.wait(1_000);
+        // No tree can do without this host.
+        world.broken.insert("h0".to_owned());
+        world.wait(3 * (NOTICE_MS + 300));
+        assert_eq!(world.plan(job).trees.len(), 0, "{protocol}: {}", world.plan(job).reason);
+        world.broken.clear();
+        world.wait(2_000);
+        assert_eq!((world.plan(job).trees.len(), world.plan(job).reason.as_str()), (trees, ""));
+        world.check_leases();
+    }
 }
 
 #[test]
