@@ -20,7 +20,7 @@ class ReduceOp:
 
     @property
     def core(self) -> str:
-        """netsum's name of the operation. Raises NotImplementedError for Adasum."""
+        """netsum's name of the operation. Adasum raises NotImplementedError: it is no sum (docs/frameworks.md)."""
         if self._core is None:
             raise NotImplementedError(
                 "netsum.horovod: Adasum is not supported; use op=hvd.Average, with a learning rate scaled by hvd.size()"

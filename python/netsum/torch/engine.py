@@ -37,8 +37,8 @@ _FORGET_AT = 32
 class Engine:
     """A connected core group, shared by the interfaces that torch uses.
 
-    core: `netsum._core.Group`, connected. timeout_s: default for operations. membership: of a group that shrinks and
-    grows; its first core is a placeholder.
+    core: `netsum._core.Group`, connected. timeout_s: default for operations. membership: set for a group that shrinks
+    and grows; `core` is then replaced whenever the ranks change.
     """
 
     def __init__(

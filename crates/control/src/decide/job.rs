@@ -150,7 +150,7 @@ pub struct Job {
     pub(super) pending: Option<Pending>,
     /// Switches that may hold a lease of the job.
     pub(super) granted: BTreeSet<NodeId>,
-    /// Switches that refused a lease of the job, and are not asked again for now.
+    /// Switches that refused a lease; the job asks each of them again at its `until_ms`.
     pub(super) refusals: BTreeMap<NodeId, LeaseRefusal>,
     /// When to plan again.
     pub(super) replan_at_ms: Option<u64>,

@@ -43,8 +43,8 @@ def DistributedOptimizer(
     parameter groups and state. named_parameters: `model.named_parameters()`; names match gradients across ranks.
     backward_passes_per_step: backward passes per reduction. gradient_predivide_factor: the part of an average's
     division that precedes the sum. groups: number of groups, or lists of parameters, whose gradients are reduced
-    together. sparse_as_dense: for sparse gradients. Raises ValueError for invalid arguments, NotImplementedError for
-    op=hvd.Adasum.
+    together. sparse_as_dense: whether sparse gradients are reduced as dense ones. Raises ValueError for invalid
+    arguments, NotImplementedError for op=hvd.Adasum, which is no sum (docs/frameworks.md).
     """
     if gradient_predivide_factor != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
