@@ -110,6 +110,8 @@ enum Timer {
     /// The application starts an operation.
     Application,
     /// The process exits.
+    /// Peers that have not answered a goodbye are no longer waited for.
+    Goodbye,
     Exit,
 }
 
@@ -320,6 +322,7 @@ impl World {
             Timer::Machine => self.rank_timeout(place),
             Timer::Group => self.group_timeout(place),
             Timer::Application => self.application(place),
+            Timer::Goodbye => self.goodbye_timeout(place),
             Timer::Exit => self.exit(place),
         }
     }

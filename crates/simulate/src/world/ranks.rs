@@ -627,12 +627,23 @@ impl World {
             for peer in self.peers(place) {
                 self.mesh_send(place, peer, Message::Bye);
             }
+            self.after(place, GOODBYE_PATIENCE, Timer::Goodbye);
         }
         let job = self.rank(place).job;
         let size = self.jobs[job].size as usize;
-        if self.rank(place).byes.len() + 1 < size {
-            return;
+        if self.rank(place).byes.len() + 1 >= size {
+            self.complete(place);
         }
+    }
+
+    /// The peers have had enough time to answer a goodbye.
+    pub(super) fn goodbye_timeout(&mut self, place: Place) {
+        if self.rank(place).outcome.is_none() {
+            self.complete(place);
+        }
+    }
+
+    fn complete(&mut self, place: Place) {
         self.log(place, format_args!("has completed all operations"));
         self.rank(place).outcome = Some(Ok(()));
         self.report.completed += 1;
@@ -717,6 +728,8 @@ fn summary(progress: &netsum_proto::handover::Progress) -> String {
     progress.trees.iter().map(tree).collect::<Vec<_>>().join(", ")
 }
 
+/// As the group's: a peer that does not answer a goodbye is waited for this long.
+const GOODBYE_PATIENCE: Nanos = 3_000 * MS;
 /// Number of operations between two calls of `forget_operations`.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;
