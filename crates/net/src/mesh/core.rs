@@ -298,9 +298,6 @@ impl Core {
             MeshError::PeerLost { rank, .. } => Frame::Lost { rank },
             _ => Frame::Lost { rank: self.rank },
         };
-        let slots = self.mailbox.lock().fail(&reason);
-        slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
-        self.transports.iter().for_each(|transport| transport.revoke());
         let mut reports = Reports::new();
         for (_, peer) in self.live() {
             // A peer that only sees the connection end would take this rank for the cause.
@@ -308,6 +305,10 @@ impl Core {
                 let _ = (&peer.connection).write(&last_word.encode());
             }
         }
+        // After the cause is on its way: a peer that can no longer read a lent message waits for it.
+        self.transports.iter().for_each(|transport| transport.revoke());
+        let slots = self.mailbox.lock().fail(&reason);
+        slots.iter().for_each(|slot| slot.finish(Err(reason.clone())));
         report(reports);
         self.events.failed(&reason);
         self.wake();

@@ -31,6 +31,13 @@ pub(super) enum Body {
     },
     /// No payload follows: the bytes are read from the sender's memory.
     Fetch(Fetch),
+    /// The sender's memory can no longer be read. The sender has failed: its connection tells why, or ends. After
+    /// [`super::limits::GRACE`] without either the sender is lost for `reason`.
+    Interrupted {
+        slot: Arc<Slot>,
+        reason: String,
+        since: Instant,
+    },
 }
 
 /// A message lent by its sender.
@@ -49,7 +56,7 @@ impl Body {
     /// Number of payload bytes still to arrive.
     pub(super) fn left(&mut self) -> Option<&mut usize> {
         match self {
-            Body::None | Body::Fetch(_) => None,
+            Body::None | Body::Fetch(_) | Body::Interrupted { .. } => None,
             Body::Slot { left, .. } | Body::Kept { left, .. } | Body::Refused { left, .. } => {
                 Some(left)
             }
@@ -61,14 +68,19 @@ impl Body {
         match self {
             Body::Slot { slot, .. } => slot.fill(now),
             Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
-            Body::None | Body::Refused { .. } | Body::Fetch(_) => {}
+            Body::None | Body::Refused { .. } | Body::Fetch(_) | Body::Interrupted { .. } => {}
         }
     }
 
     /// Ends the receive that only this frame refers to because its message has begun, if the mesh has failed or the
     /// deadline has passed. The rest of the message is discarded.
     pub(super) fn expire(&self, failed: Option<&MeshError>, now: Instant) {
-        let (Body::Slot { slot, .. } | Body::Fetch(Fetch { slot, .. })) = self else { return };
+        let (Body::Slot { slot, .. }
+        | Body::Fetch(Fetch { slot, .. })
+        | Body::Interrupted { slot, .. }) = self
+        else {
+            return;
+        };
         match failed {
             Some(reason) => slot.finish(Err(reason.clone())),
             None if slot.is_late(now) => slot.finish(Err(MeshError::Timeout)),
@@ -83,7 +95,7 @@ impl Body {
             core.failure().unwrap_or_else(cut)
         };
         match std::mem::replace(self, Body::None) {
-            Body::Slot { slot, .. } => slot.finish(Err(reason())),
+            Body::Slot { slot, .. } | Body::Interrupted { slot, .. } => slot.finish(Err(reason())),
             Body::Fetch(Fetch { slot, memory, .. }) => {
                 drop(memory);
                 slot.give_back(from, Err(reason()));
@@ -189,7 +201,7 @@ fn announced(
 /// Handles the end of a payload.
 pub(super) fn finish(core: &Core, from: u32, body: Body) {
     match body {
-        Body::None | Body::Fetch(_) => {}
+        Body::None | Body::Fetch(_) | Body::Interrupted { .. } => {}
         Body::Slot { slot, last, .. } => {
             if last {
                 slot.complete(from);

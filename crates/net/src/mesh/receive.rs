@@ -171,13 +171,22 @@ impl Slot {
 
     /// Ends the network's use of the memory, with or without the whole message; the network has dropped its handle.
     pub(super) fn give_back(&self, from: u32, outcome: Result<(), MeshError>) {
-        let mut state = self.state.lock();
-        let Some(Lent { given_up }) = state.lent.take() else { return };
-        drop(state);
-        match given_up.map_or(outcome, |(reason, _)| Err(reason)) {
-            Ok(()) => self.complete(from),
-            Err(reason) => self.finish(Err(reason)),
+        if self.end_loan() {
+            match outcome {
+                Ok(()) => self.complete(from),
+                Err(reason) => self.finish(Err(reason)),
+            }
         }
+    }
+
+    /// Ends the network's use of the memory. Returns whether the receive still waits for an outcome.
+    pub(super) fn end_loan(&self) -> bool {
+        let lent = self.state.lock().lent.take();
+        if let Some(Lent { given_up: Some((reason, _)) }) = lent {
+            self.finish(Err(reason));
+            return false;
+        }
+        lent.is_some()
     }
 
     /// Whether the deadline has passed.

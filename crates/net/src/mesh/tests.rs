@@ -403,6 +403,23 @@ fn a_message_lent_by_a_failed_rank_is_not_delivered() {
     );
 }
 
+#[test]
+fn a_receive_of_a_lent_message_names_the_rank_that_its_sender_lost() {
+    let m = members(Way::InMemory, 3, SOON);
+    let transport = m[0].mesh.core.peers[1].as_ref().unwrap().transport.clone();
+    if !transport.borrows(1, 1 << 20) {
+        return println!("skipped: this system lets nobody read another's memory");
+    }
+    // As on a failure whose cause is still in the socket when the message is read.
+    transport.revoke();
+    m[0].mesh.send(1, message(key(1), Payload::Bytes(vec![1; 1 << 20])), None);
+    let receive = m[1].mesh.receive(wanted(Some(0), key(1)), bytes(1 << 20), soon());
+    std::thread::sleep(Duration::from_millis(200));
+    m[0].mesh.core.lost(2, "its connection has ended");
+    let lost = receive.wait();
+    assert!(matches!(&lost, Err(MeshError::PeerLost { rank: 2, .. })), "{lost:?}");
+}
+
 /// Has rank 1 send only the first part of a message of `len` bytes to rank 0.
 fn half(m: &[Member], len: usize) {
     let core = &m[1].mesh.core;

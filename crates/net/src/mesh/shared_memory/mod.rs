@@ -315,11 +315,19 @@ impl SharedMemory {
     ) -> Result<usize, &'static str> {
         let Receiving { reader, body, .. } = receiving;
         if let Body::Fetch(fetch) = body {
-            let count = self.fetch(core, (rank, pair), fetch);
-            if fetch.range.is_empty() {
-                *body = Body::None;
-            }
-            return Ok(count);
+            return Ok(match self.fetch(core, (rank, pair), fetch) {
+                Ok(count) => {
+                    if fetch.range.is_empty() {
+                        *body = Body::None;
+                    }
+                    count
+                }
+                Err(reason) => {
+                    let slot = fetch.slot.clone();
+                    *body = Body::Interrupted { slot, reason, since: Instant::now() };
+                    0
+                }
+            });
         }
         if let Some(left) = body.left() {
             let most = *left;
@@ -352,25 +360,29 @@ impl SharedMemory {
         Ok(count)
     }
 
-    /// Reads the next bytes of a message in its sender's memory; how many. Nothing is left when it has ended, well or
-    /// not.
-    fn fetch(&self, core: &Core, (rank, pair): (u32, &Pair), fetch: &mut Fetch) -> usize {
+    /// Reads the next bytes of a message in its sender's memory; how many. Nothing is left when all bytes have been
+    /// read, or nobody wants them. Errors: why the memory can no longer be read.
+    fn fetch(
+        &self,
+        core: &Core,
+        (rank, pair): (u32, &Pair),
+        fetch: &mut Fetch,
+    ) -> Result<usize, String> {
         let count = fetch.range.len().min(FETCH);
         let next = fetch.range.start + count;
         let identity = self.layout.identity(pair.place);
-        let Some(memory) = &mut fetch.memory else { return 0 };
+        let Some(memory) = &mut fetch.memory else { return Ok(0) };
         let to = memory.slice_mut(fetch.range.start..next);
         let read = process_memory::read(identity, fetch.at, to);
         pair.count(count);
         fetch.at += count as u64;
         fetch.range.start = next;
-        let lost = |reason: String| MeshError::PeerLost { rank, reason };
         let outcome = match read {
-            Err(error) => Err(lost(format!("its memory cannot be read: {error}"))),
+            Err(error) => Err(format!("its memory cannot be read: {error}")),
             Ok(()) if fetch.slot.is_given_up() => Ok(()),
-            Ok(()) if !fetch.range.is_empty() => return count,
+            Ok(()) if !fetch.range.is_empty() => return Ok(count),
             Ok(()) if self.layout.presence(pair.place).is_revoked() => {
-                Err(lost("it has given the message up".to_owned()))
+                Err("it has given the message up".to_owned())
             }
             Ok(()) => Ok(()),
         };
@@ -378,12 +390,12 @@ impl SharedMemory {
         fetch.memory = None;
         // Its sender may have the memory again, before the receive is finished.
         core.push_bare(rank, Frame::Returned { id: fetch.id });
-        let failed = outcome.clone().err();
-        fetch.slot.give_back(rank, outcome);
-        if let Some(MeshError::PeerLost { reason, .. }) = failed {
-            core.lost(rank, &reason);
+        if outcome.is_ok() {
+            fetch.slot.give_back(rank, Ok(()));
+        } else {
+            fetch.slot.end_loan();
         }
-        count
+        outcome.map(|()| count)
     }
 }
 
@@ -531,10 +543,18 @@ impl Transport for SharedMemory {
 
     fn expire(&self, core: &Core, now: Instant) {
         let failed = core.failure();
-        // Whoever has the lock is reading.
-        let receiving = self.pairs().filter_map(|(_, pair)| pair.receiving.try_lock());
-        receiving.for_each(|receiving| receiving.body.expire(failed.as_ref(), now));
         let Some(then) = now.checked_sub(GRACE) else { return };
+        for (rank, pair) in self.pairs() {
+            // Whoever has the lock is reading.
+            let Some(mut receiving) = pair.receiving.try_lock() else { continue };
+            receiving.body.expire(failed.as_ref(), now);
+            if let Body::Interrupted { reason, since, .. } = &receiving.body
+                && *since < then
+            {
+                core.lost(rank, reason);
+                receiving.end(core, rank);
+            }
+        }
         let is_stuck =
             |&rank: &u32| core.known_peer(rank).sending.lock().outbox.is_stuck_since(then);
         if let Some(rank) = self.paired.iter().copied().find(is_stuck) {
