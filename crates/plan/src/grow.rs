@@ -7,7 +7,7 @@ use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
 use crate::trees::Request;
 
 /// A tree and how it was grown.
-pub(crate) struct Grown {
+pub(crate) struct TreeCandidate {
     /// The switch from which it was grown; the tree's root unless that had only one child.
     pub start: NodeId,
     /// Links from `start` to the furthest rack switch.
@@ -23,13 +23,13 @@ pub(crate) fn grow(
     start: NodeId,
     used: &HashSet<EdgeId>,
     load: &HashMap<NodeId, u64>,
-) -> Option<Grown> {
+) -> Option<TreeCandidate> {
     let field = Field { request, load, used, distance: distances(request, start, used) };
     let racks = field.attach()?;
     let depth = racks.keys().map(|rack| field.distance[rack]).max()?;
     let parents = field.parents(racks.keys().copied().collect(), depth);
     let tree = Sketch { start, racks, parents }.contract().into_tree();
-    Some(Grown { start, depth, tree })
+    Some(TreeCandidate { start, depth, tree })
 }
 
 struct Field<'a> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use netsum_topo::{AggregationTree, EdgeId, NodeId, SumOrder, Topology};
 
 use crate::error::PlanError;
-use crate::grow::{Grown, grow};
+use crate::grow::{TreeCandidate, grow};
 use crate::verify::switch_links;
 
 /// Input of the search for trees.
@@ -45,7 +45,7 @@ pub struct Request<'a> {
 pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, PlanError> {
     check(request)?;
     let none_used = HashSet::new();
-    let mut by_depth: BTreeMap<usize, Vec<Grown>> = BTreeMap::new();
+    let mut by_depth: BTreeMap<usize, Vec<TreeCandidate>> = BTreeMap::new();
     for root in roots(request) {
         if let Some(grown) = grow(request, root, &none_used, request.load) {
             by_depth.entry(grown.depth).or_default().push(grown);
@@ -90,7 +90,7 @@ fn check(request: &Request) -> Result<(), PlanError> {
 /// Takes candidates one by one; each must keep its depth and the order without the links of earlier trees.
 fn pack(
     request: &Request,
-    candidates: &[Grown],
+    candidates: &[TreeCandidate],
     depth: usize,
     order: &SumOrder,
 ) -> Vec<AggregationTree> {
@@ -133,7 +133,7 @@ fn roots(request: &Request) -> Vec<NodeId> {
 }
 
 /// The order of most candidates; ties go to that of the earliest.
-fn commonest_order(candidates: &[Grown]) -> SumOrder {
+fn commonest_order(candidates: &[TreeCandidate]) -> SumOrder {
     let mut counts: Vec<(SumOrder, usize)> = Vec::new();
     for order in candidates.iter().map(|grown| grown.tree.order()) {
         match counts.iter_mut().find(|(known, _)| *known == order) {

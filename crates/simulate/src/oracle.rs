@@ -12,7 +12,7 @@ use crate::scenario::JobShape;
 
 /// One operation of a job: the contribution of each rank and the expected result.
 #[derive(Debug)]
-pub struct Truth {
+pub struct OracleOperation {
     /// Element type and reduce operation.
     pub format: Format,
     /// Number of elements.
@@ -27,7 +27,7 @@ pub struct Oracle {
     seed: u64,
     job: u64,
     shape: JobShape,
-    operations: BTreeMap<u64, Rc<Truth>>,
+    operations: BTreeMap<u64, Rc<OracleOperation>>,
     sums: BTreeMap<u64, Rc<Vec<u8>>>,
     order: Option<SumOrder>,
 }
@@ -40,10 +40,10 @@ impl Oracle {
     }
 
     /// Operation `number`.
-    pub fn operation(&mut self, number: u64) -> Rc<Truth> {
+    pub fn operation(&mut self, number: u64) -> Rc<OracleOperation> {
         let (seed, job, shape) = (self.seed, self.job, &self.shape);
-        let truth = || Rc::new(Truth::draw(seed, job, shape, number));
-        self.operations.entry(number).or_insert_with(truth).clone()
+        let known = || Rc::new(OracleOperation::draw(seed, job, shape, number));
+        self.operations.entry(number).or_insert_with(known).clone()
     }
 
     /// Sets the order of additions, that of the job's first plan. Returns false if a different order was set before.
@@ -56,11 +56,11 @@ impl Oracle {
         if let Some(sum) = self.sums.get(&number) {
             return sum.clone();
         }
-        let truth = self.operation(number);
-        let size = truth.contributions.len() as u32;
+        let known = self.operation(number);
+        let size = known.contributions.len() as u32;
         let order = self.order.clone().unwrap_or_else(|| SumOrder::flat(size));
-        let inputs: Vec<&[u8]> = truth.contributions.iter().map(Vec::as_slice).collect();
-        let sum = Rc::new(sum(truth.format, &order, &inputs));
+        let inputs: Vec<&[u8]> = known.contributions.iter().map(Vec::as_slice).collect();
+        let sum = Rc::new(sum(known.format, &order, &inputs));
         self.sums.insert(number, sum.clone());
         sum
     }
@@ -72,8 +72,8 @@ impl Oracle {
     }
 }
 
-impl Truth {
-    fn draw(seed: u64, job: u64, shape: &JobShape, number: u64) -> Truth {
+impl OracleOperation {
+    fn draw(seed: u64, job: u64, shape: &JobShape, number: u64) -> OracleOperation {
         let mut random = Random::of(seed, &[20, job, number]);
         let format = match random.below(8) {
             0 => Format { dtype: Dtype::I32, op: ReduceOp::Sum },
@@ -96,7 +96,7 @@ impl Truth {
         let ranks = shape.hosts.len();
         let contributions =
             (0..ranks).map(|_| (0..numel).flat_map(|_| element()).collect()).collect();
-        Truth { format, numel, contributions }
+        OracleOperation { format, numel, contributions }
     }
 
     /// The byte range of elements.

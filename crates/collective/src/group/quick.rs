@@ -29,7 +29,7 @@ pub(super) struct Small<'a> {
 }
 
 /// A started operation.
-struct Begun<'a> {
+struct StartedCall<'a> {
     call: &'a Call,
     fingerprint: u32,
     called: Instant,
@@ -86,8 +86,8 @@ impl Group {
             all = shared.all_appear();
         }
         if !all || bytes > SMALL_MAX {
-            let begun = Begun { call, fingerprint, called, sum, all };
-            return Some(self.finish(begun, terms, state));
+            let started = StartedCall { call, fingerprint, called, sum, all };
+            return Some(self.finish(started, terms, state));
         }
         if let Some(Small { format, how, buffer }) = sum {
             shared.add(&quick.order, format, buffer);
@@ -101,11 +101,11 @@ impl Group {
     #[cold]
     fn finish(
         &self,
-        begun: Begun<'_>,
+        started: StartedCall<'_>,
         terms: Terms,
         mut state: MutexGuard<'_, QueueState>,
     ) -> Work {
-        let Begun { call, fingerprint, called, sum, all } = begun;
+        let StartedCall { call, fingerprint, called, sum, all } = started;
         let (sequence, queue) = state.move_to_queue();
         let core = queue.core();
         if core.ledger.enter(sequence, call.clone(), fingerprint) {

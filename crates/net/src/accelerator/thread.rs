@@ -93,7 +93,7 @@ impl Thread {
     fn work(&mut self) -> Result<(), AcceleratorError> {
         loop {
             if self.wake.take() {
-                if self.obey()? {
+                if self.run_commands()? {
                     return Ok(());
                 }
                 self.forward()?;
@@ -212,7 +212,7 @@ impl Thread {
     }
 
     /// Executes commands; true if one of them is to stop.
-    fn obey(&mut self) -> Result<bool, AcceleratorError> {
+    fn run_commands(&mut self) -> Result<bool, AcceleratorError> {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {

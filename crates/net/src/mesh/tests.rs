@@ -51,7 +51,7 @@ fn roster(listeners: &[Listener], rank: u32) -> Roster {
 
 /// Transport between a test's ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Way {
+enum Setup {
     Over(Network),
     /// All ranks on one host.
     InMemory,
@@ -62,21 +62,21 @@ enum Way {
 }
 
 /// All available transports; UCX if its library is installed.
-fn ways() -> Vec<Way> {
-    let mut ways = vec![Way::Over(Network::Tcp), Way::InMemory, Way::Copied, Way::Mixed];
+fn setups() -> Vec<Setup> {
+    let mut setups = vec![Setup::Over(Network::Tcp), Setup::InMemory, Setup::Copied, Setup::Mixed];
     match Listener::bind(LOCAL.into(), Network::Ucx) {
-        Ok(_) => ways.push(Way::Over(Network::Ucx)),
+        Ok(_) => setups.push(Setup::Over(Network::Ucx)),
         Err(error) => println!("skipped over UCX: {error}"),
     }
-    ways
+    setups
 }
 
-fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
-    let network = if let Way::Over(network) = way { network } else { Network::Tcp };
-    let here = match way {
-        Way::Over(_) => 0,
-        Way::InMemory | Way::Copied => size,
-        Way::Mixed => 2,
+fn members(setup: Setup, size: u32, silence: Duration) -> Vec<Member> {
+    let network = if let Setup::Over(network) = setup { network } else { Network::Tcp };
+    let here = match setup {
+        Setup::Over(_) => 0,
+        Setup::InMemory | Setup::Copied => size,
+        Setup::Mixed => 2,
     };
     let bind = |_| Listener::bind(LOCAL.into(), network).unwrap();
     let listeners: Vec<_> = (0..size).map(bind).collect();
@@ -93,7 +93,7 @@ fn members(way: Way, size: u32, silence: Duration) -> Vec<Member> {
             let meet = || {
                 let rings = || {
                     let rings = port.rings(rank, &seats, &seats, &[7; 16], SOON).unwrap();
-                    if way == Way::Copied { rings.without_borrowing() } else { rings }
+                    if setup == Setup::Copied { rings.without_borrowing() } else { rings }
                 };
                 (rank < seats.len()).then(|| (rings(), (0..here).collect()))
             };
@@ -132,8 +132,8 @@ fn soon() -> Option<Instant> {
 
 #[test]
 fn messages_of_every_size_arrive_whole() {
-    for way in ways() {
-        let m = members(way, 3, SOON);
+    for setup in setups() {
+        let m = members(setup, 3, SOON);
         for len in [0, 1, 39, 100_000, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 9 << 20] {
             let want = pattern(len);
             let buffer = Buffer::from_vec(want.clone());
@@ -172,7 +172,9 @@ fn random_messages_arrive_as_in_a_simple_model() {
         state ^= state << 17;
         (state >> 8) % below
     };
-    for (way, round) in ways().into_iter().flat_map(|way| (0..3).map(move |round| (way, round))) {
+    for (setup, round) in
+        setups().into_iter().flat_map(|setup| (0..3).map(move |round| (setup, round)))
+    {
         // By pair and tag, lengths in the order of sending; messages with an `any` tag are received from any rank.
         let plan: Vec<(u32, u32, u64, usize)> = (0..300)
             .map(|_| {
@@ -185,7 +187,7 @@ fn random_messages_arrive_as_in_a_simple_model() {
         let content = |from: u32, number: usize, len: usize| -> Vec<u8> {
             (0..len).map(|i| (i as u8) ^ (number as u8).wrapping_mul(31) ^ (from as u8)).collect()
         };
-        let m = members(way, 3, SOON);
+        let m = members(setup, 3, SOON);
         std::thread::scope(|scope| {
             for (me, member) in (0..3u32).zip(&m) {
                 let plan = &plan;
@@ -229,7 +231,7 @@ fn random_messages_arrive_as_in_a_simple_model() {
                         let right = content(received.from, number, plan[number].3);
                         assert!(
                             received.bytes == right,
-                            "{way:?}: {:?}, number {number}",
+                            "{setup:?}: {:?}, number {number}",
                             plan[number]
                         );
                     }
@@ -241,8 +243,8 @@ fn random_messages_arrive_as_in_a_simple_model() {
 
 #[test]
 fn a_flood_of_unwanted_messages_blocks_nothing_else() {
-    for way in ways() {
-        let m = members(way, 2, SOON);
+    for setup in setups() {
+        let m = members(setup, 2, SOON);
         let big = Buffer::from_vec(vec![1; 1 << 20]);
         for _ in 0..200 {
             m[0].mesh.send(1, message(key(1), Payload::Buffer(big.lend(0..1 << 20))), None);
@@ -261,8 +263,8 @@ fn a_flood_of_unwanted_messages_blocks_nothing_else() {
 
 #[test]
 fn short_messages_beyond_the_allowance_keep_their_order() {
-    for way in ways() {
-        let m = members(way, 2, SOON);
+    for setup in setups() {
+        let m = members(setup, 2, SOON);
         // Messages after the first 95,325 are announced.
         for number in 0..120_000_u64 {
             let payload = Payload::Bytes(number.to_le_bytes().to_vec());
@@ -277,8 +279,8 @@ fn short_messages_beyond_the_allowance_keep_their_order() {
 
 #[test]
 fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
-    for way in ways() {
-        let m = members(way, 2, SOON);
+    for setup in setups() {
+        let m = members(setup, 2, SOON);
         let late = Some(Instant::now() + Duration::from_millis(100));
         let never = m[0].mesh.receive(wanted(Some(1), key(9)), bytes(1), late);
         assert_eq!(never.wait(), Err(MeshError::Timeout));
@@ -298,8 +300,8 @@ fn wrong_sizes_and_deadlines_are_errors_of_one_receive() {
 
 #[test]
 fn a_sender_of_an_unwanted_message_is_notified_when_its_deadline_passes() {
-    for way in ways() {
-        let m = members(way, 2, SOON);
+    for setup in setups() {
+        let m = members(setup, 2, SOON);
         let (told, outcomes) = unbounded();
         let payload = Payload::Bytes(vec![0; 2 << 20]);
         let deadline = Some(Instant::now() + Duration::from_millis(100));
@@ -311,8 +313,8 @@ fn a_sender_of_an_unwanted_message_is_notified_when_its_deadline_passes() {
 
 #[test]
 fn ended_operations_free_their_memory_and_refused_messages_are_dropped() {
-    for way in ways() {
-        let m = members(way, 2, SOON);
+    for setup in setups() {
+        let m = members(setup, 2, SOON);
         let op = |part| Key { channel: Channel::Collective, tag: 4, part };
         let mut owner = Buffer::from_vec(vec![0; 4 << 20]);
         let (told, outcomes) = unbounded();
@@ -333,8 +335,8 @@ fn ended_operations_free_their_memory_and_refused_messages_are_dropped() {
 
 #[test]
 fn a_lost_peer_fails_all_ranks_at_once() {
-    for way in ways() {
-        let mut m = members(way, 3, SOON);
+    for setup in setups() {
+        let mut m = members(setup, 3, SOON);
         let waiting = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1), None);
         drop(m.remove(2));
         assert!(matches!(waiting.wait(), Err(MeshError::PeerLost { rank: 2, .. })));
@@ -346,14 +348,14 @@ fn a_lost_peer_fails_all_ranks_at_once() {
 
 #[test]
 fn an_immediate_receive_takes_only_the_message_asked_for() {
-    for way in [Way::InMemory, Way::Copied] {
+    for setup in [Setup::InMemory, Setup::Copied] {
         let take = |m: &[Member], tag, fingerprint, len| {
             let wanted = Wanted { from: Some(0), key: key(tag), fingerprint };
             let mut into = Buffer::from_vec(vec![0; len]);
             m[1].mesh.receive_now(&wanted, &mut into, 1).map(|_| into.slice(0..len).to_vec())
         };
         let m = loop {
-            let m = members(way, 2, SOON);
+            let m = members(setup, 2, SOON);
             for (tag, value) in [(1, 10), (2, 20)] {
                 assert!(m[0].mesh.send_now(1, key(tag), 0, &[value; 8]));
             }
@@ -387,7 +389,7 @@ fn an_immediate_receive_takes_only_the_message_asked_for() {
 
 #[test]
 fn a_message_lent_by_a_failed_rank_is_not_delivered() {
-    let m = members(Way::InMemory, 2, SOON);
+    let m = members(Setup::InMemory, 2, SOON);
     let transport =
         |rank: usize| m[rank].mesh.core.peers[1 - rank].as_ref().unwrap().transport.clone();
     if !transport(1).borrows(0, 1 << 20) {
@@ -405,7 +407,7 @@ fn a_message_lent_by_a_failed_rank_is_not_delivered() {
 
 #[test]
 fn a_receive_of_a_lent_message_names_the_rank_that_its_sender_lost() {
-    let m = members(Way::InMemory, 3, SOON);
+    let m = members(Setup::InMemory, 3, SOON);
     let transport = m[0].mesh.core.peers[1].as_ref().unwrap().transport.clone();
     if !transport.borrows(1, 1 << 20) {
         return println!("skipped: this system lets nobody read another's memory");
@@ -438,9 +440,9 @@ fn half(m: &[Member], len: usize) {
 
 #[test]
 fn a_receive_of_a_message_cut_in_the_middle_ends() {
-    for way in [Way::Over(Network::Tcp), Way::InMemory] {
+    for setup in [Setup::Over(Network::Tcp), Setup::InMemory] {
         let end = |what: &mut dyn FnMut(&mut Vec<Member>), patience| {
-            let mut m = members(way, 3, SOON);
+            let mut m = members(setup, 3, SOON);
             let deadline = Some(Instant::now() + patience);
             let receive = m[0].mesh.receive(wanted(Some(1), key(1)), bytes(1 << 20), deadline);
             half(&m, 64 << 10);
@@ -451,32 +453,32 @@ fn a_receive_of_a_message_cut_in_the_middle_ends() {
             std::thread::spawn(move || done.send(receive.wait()));
             outcome
                 .recv_timeout(SOON)
-                .unwrap_or_else(|_| panic!("{way:?}: the receive does not end"))
+                .unwrap_or_else(|_| panic!("{setup:?}: the receive does not end"))
         };
         let outcome = end(&mut |m| drop(m.remove(1)), SOON);
         assert!(
             matches!(outcome, Err(MeshError::PeerLost { rank: 1, .. })),
-            "{way:?}: {outcome:?}"
+            "{setup:?}: {outcome:?}"
         );
         let outcome = end(&mut |m| drop(m.remove(2)), SOON);
         assert!(
             matches!(outcome, Err(MeshError::PeerLost { rank: 2, .. })),
-            "{way:?}: {outcome:?}"
+            "{setup:?}: {outcome:?}"
         );
         let outcome = end(&mut |m| drop(m.remove(0)), SOON);
-        assert!(matches!(outcome, Err(MeshError::Aborted(_))), "{way:?}: {outcome:?}");
+        assert!(matches!(outcome, Err(MeshError::Aborted(_))), "{setup:?}: {outcome:?}");
         let outcome = end(&mut |_| (), Duration::from_millis(200));
-        assert_eq!(outcome, Err(MeshError::Timeout), "{way:?}");
+        assert_eq!(outcome, Err(MeshError::Timeout), "{setup:?}");
     }
 }
 
 #[test]
 fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
-    if !ways().contains(&Way::Over(Network::Ucx)) {
+    if !setups().contains(&Setup::Over(Network::Ucx)) {
         return;
     }
     const LEN: usize = 256 << 20;
-    let m = members(Way::Over(Network::Ucx), 2, SOON);
+    let m = members(Setup::Over(Network::Ucx), 2, SOON);
     let ucx = |rank: usize| {
         let transport: &dyn Any = &*m[rank].mesh.core.transports[0];
         transport.downcast_ref::<Ucx>().expect("the transport is UCX")
@@ -509,8 +511,8 @@ fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
 
 #[test]
 fn a_goodbye_is_no_loss_and_messages_before_it_arrive() {
-    for way in ways() {
-        let mut m = members(way, 3, SOON);
+    for setup in setups() {
+        let mut m = members(setup, 3, SOON);
         let left = m.remove(2);
         left.mesh.send(0, message(key(3), Payload::Bytes(vec![4; 1000])), None);
         let started = Instant::now();
@@ -527,7 +529,7 @@ fn a_goodbye_is_no_loss_and_messages_before_it_arrive() {
 
 #[test]
 fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
-    for way in ways() {
+    for setup in setups() {
         let listeners: Vec<_> =
             (0..2).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
         let (low, high) = (roster(&listeners, 0), roster(&listeners, 1));
@@ -550,7 +552,7 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
         );
         drop(mesh);
 
-        let quiet = members(way, 2, silence);
+        let quiet = members(setup, 2, silence);
         std::thread::sleep(silence * 3);
         assert_eq!(quiet[0].mesh.failure(), None);
     }
@@ -558,7 +560,7 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
 
 #[test]
 fn connections_are_not_paced_by_bbr() {
-    for peer in members(Way::Over(Network::Tcp), 3, SOON)[0].mesh.core.peers.iter().flatten() {
+    for peer in members(Setup::Over(Network::Tcp), 3, SOON)[0].mesh.core.peers.iter().flatten() {
         let name = socket2::SockRef::from(&peer.connection).tcp_congestion().unwrap();
         assert!(!name.starts_with(b"bbr"), "{}", String::from_utf8_lossy(&name));
     }
@@ -653,28 +655,28 @@ fn an_answer_that_drips_in_is_given_up_at_the_deadline() {
 
 #[test]
 fn unreachable_ranks_are_those_whose_connection_is_silent_or_broken() {
-    for way in ways() {
+    for setup in setups() {
         let silence = Duration::from_millis(400);
-        let mut m = members(way, 3, silence);
+        let mut m = members(setup, 3, silence);
         std::thread::sleep(2 * silence);
         assert_eq!(
             m[0].mesh.unreachable(silence),
             Vec::<u32>::new(),
-            "{way:?}: keep-alives arrive"
+            "{setup:?}: keep-alives arrive"
         );
         let silent = m[0].mesh.unreachable(Duration::ZERO);
-        assert_eq!(silent, [1, 2], "{way:?}: a silence of zero includes all");
+        assert_eq!(silent, [1, 2], "{setup:?}: a silence of zero includes all");
         drop(m.remove(2));
         m[0].failed.recv_timeout(SOON).unwrap();
-        assert_eq!(m[0].mesh.unreachable(silence), [2], "{way:?}");
+        assert_eq!(m[0].mesh.unreachable(silence), [2], "{setup:?}");
         std::thread::sleep(2 * silence);
-        assert_eq!(m[0].mesh.unreachable(silence), [2], "{way:?}: as when it failed");
+        assert_eq!(m[0].mesh.unreachable(silence), [2], "{setup:?}: as when it failed");
     }
 }
 
 #[test]
 fn a_rank_that_said_goodbye_is_not_unreachable() {
-    let mut m = members(Way::Over(Network::Tcp), 2, SOON);
+    let mut m = members(Setup::Over(Network::Tcp), 2, SOON);
     let left = m.remove(1);
     left.mesh.leave(SOON);
     assert!(m[0].mesh.has_left(1));

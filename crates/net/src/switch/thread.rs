@@ -86,7 +86,7 @@ impl Thread {
     pub(super) fn run(mut self) {
         let mut busy = Instant::now();
         loop {
-            if self.wake.take() && self.obey() {
+            if self.wake.take() && self.run_commands() {
                 return;
             }
             match self.switch.memory_mut().recv(&self.socket) {
@@ -203,7 +203,7 @@ impl Thread {
     }
 
     /// Executes commands; true if one of them is to stop.
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {

@@ -31,7 +31,7 @@ impl Region {
                 if key < OWN_TIMER {
                     return Some(NetworkEvent::Timer(key));
                 }
-                self.obey(key);
+                self.on_pause_frame(key);
                 continue;
             }
             if at > until_ps {

@@ -41,7 +41,7 @@ impl Region {
         self.set_timer_at(sender, at_ps, OWN_TIMER | what | u64::from(ingress));
     }
 
-    pub(super) fn obey(&mut self, key: u64) {
+    pub(super) fn on_pause_frame(&mut self, key: u64) {
         let link = key as u32;
         let (l, since) = (&mut self.links[link as usize], &mut self.paused_since_ps[link as usize]);
         let counters = &mut self.counters[link as usize];

@@ -88,13 +88,13 @@ impl World {
             return self.violation(Class::Correctness, "ranks sum the same elements", what);
         }
         let number = self.ranks[place - self.first_rank].job;
-        let truth = self.jobs[number].oracle.operation(operation);
+        let known = self.jobs[number].oracle.operation(operation);
         let order = self.order_of(place);
         let inputs: Vec<&[u8]> = parts.values().map(|part| part.1.as_slice()).collect();
-        let result = oracle::sum(truth.format, &order, &inputs);
+        let result = oracle::sum(known.format, &order, &inputs);
         let mut at = 0;
         for range in &ranges {
-            let bytes = truth.bytes(range);
+            let bytes = known.bytes(range);
             let len = bytes.len();
             buffer[bytes].copy_from_slice(&result[at..at + len]);
             at += len;

@@ -491,16 +491,16 @@ impl World {
 
     fn whole(&mut self, place: Place, sequence: u64) -> TreeOperation {
         let RankProcess { job, rank, .. } = *self.rank(place);
-        let truth = self.jobs[job].oracle.operation(sequence);
-        let numel = truth.numel as u64;
+        let known = self.jobs[job].oracle.operation(sequence);
+        let numel = known.numel as u64;
         let submission = Submission {
             id: sequence,
-            format: truth.format,
+            format: known.format,
             numel,
             fingerprint: (sequence as u32).wrapping_mul(0x9e37_79b9) ^ numel as u32,
             fragments: Fragments::All,
         };
-        TreeOperation { submission, buffer: truth.contributions[rank as usize].clone() }
+        TreeOperation { submission, buffer: known.contributions[rank as usize].clone() }
     }
 
     fn carries(&mut self, place: Place, submission: &Submission) -> bool {
@@ -572,14 +572,14 @@ impl World {
         on_trees: bool,
     ) {
         let number = self.rank(place).job;
-        let truth = self.jobs[number].oracle.operation(operation);
+        let known = self.jobs[number].oracle.operation(operation);
         let sum = self.jobs[number].oracle.sum(operation);
         if let Some(at) = (0..buffer.len()).find(|&at| buffer[at] != sum[at]) {
-            let element = at / truth.format.dtype.size();
+            let element = at / known.format.dtype.size();
             let what = format!(
                 "{}: element {element} of operation {operation} ({} {}) is wrong",
                 self.processes[place].name,
-                truth.format.dtype,
+                known.format.dtype,
                 if on_trees { "from trees" } else { "from hosts" },
             );
             return self.violation(Class::Correctness, "sums are exact", what);
@@ -688,14 +688,14 @@ impl World {
         self.log(place, format_args!("{how} elements {elements:?} of operation {id}"));
         self.trace.note(self.queue.now(), 5, id << 32 | elements.start);
         let number = self.rank(place).job;
-        let truth = self.jobs[number].oracle.operation(*id);
+        let known = self.jobs[number].oracle.operation(*id);
         let sum = self.jobs[number].oracle.sum(*id);
-        let bytes = truth.bytes(elements);
+        let bytes = known.bytes(elements);
         let Some(here) = self.rank(place).data.peek(*id, elements) else { return };
         if *here != sum[bytes] {
             let what = format!(
                 "{} {how} wrong sums: elements {elements:?} of operation {id} ({} {:?})",
-                self.processes[place].name, truth.format.dtype, truth.format.op
+                self.processes[place].name, known.format.dtype, known.format.op
             );
             self.violation(Class::Correctness, "sums are exact", what);
         }

@@ -48,7 +48,7 @@ fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
     let shape = SumShape { order: order.clone(), format: *format, bytes: buffer.len() };
     let direct = direct_s(&across, &shape, &cut) <= shares_s(&across, &shape, &cut);
     let (host, index) = across.hosts.place(comm.rank());
-    let mut way = Way {
+    let mut state = Exchange {
         adder: cut.whole(*format),
         partials: cut.partials(host, *format),
         hosts: &across.hosts,
@@ -59,25 +59,25 @@ fn run(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
         direct,
         buffer,
     };
-    let blocks = way.blocks();
+    let blocks = state.blocks();
     let mut all: Vec<Block> = Vec::new();
     // While one block is in the network, the next is added in memory, and the previous one distributed within the host.
     for at in 0..blocks.len() + 2 {
         if let Some(range) = blocks.get(at) {
-            all.push(way.begin(comm, at as u64, range.clone())?);
+            all.push(state.begin(comm, at as u64, range.clone())?);
         }
         if let Some(block) = at.checked_sub(1).and_then(|at| all.get_mut(at)) {
-            way.add(comm, block)?;
+            state.add(comm, block)?;
         }
         if let Some(block) = at.checked_sub(2).and_then(|at| all.get_mut(at)) {
-            way.spread(comm, block)?;
+            state.spread(comm, block)?;
         }
     }
     comm.finish()
 }
 
 /// One rank's state of an allreduce.
-struct Way<'a> {
+struct Exchange<'a> {
     hosts: &'a Hosts,
     host: usize,
     /// This rank's position on its host.
@@ -103,7 +103,7 @@ struct Block {
     results: Vec<Ticket>,
 }
 
-impl Way<'_> {
+impl Exchange<'_> {
     /// Messages of a block are about [`CHUNK`] bytes long.
     fn blocks(&self) -> Vec<Range<usize>> {
         let element = self.format.dtype.size();

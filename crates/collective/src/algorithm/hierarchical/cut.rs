@@ -19,7 +19,7 @@ pub(super) struct Cut {
 }
 
 /// A subtree during the bottom-up traversal.
-enum Grown {
+enum Subtree {
     Within(usize, SumOrder),
     Across(SumOrder),
 }
@@ -33,8 +33,8 @@ impl Cut {
             return Cut { top: SumOrder::flat(parts.len() as u32), parts };
         }
         let mut parts = Vec::new();
-        let grown = grow(order, hosts, &mut parts);
-        let top = settle(grown, &mut parts);
+        let subtree = grow(order, hosts, &mut parts);
+        let top = settle(subtree, &mut parts);
         Cut { parts, top }
     }
 
@@ -57,14 +57,14 @@ impl Cut {
     }
 }
 
-fn grow(order: &SumOrder, hosts: &Hosts, parts: &mut Vec<(usize, SumOrder)>) -> Grown {
+fn grow(order: &SumOrder, hosts: &Hosts, parts: &mut Vec<(usize, SumOrder)>) -> Subtree {
     match order {
         SumOrder::Rank(rank) => {
             let (host, index) = hosts.place(*rank);
-            Grown::Within(host, SumOrder::Rank(index as u32))
+            Subtree::Within(host, SumOrder::Rank(index as u32))
         }
         SumOrder::Sum(children) => {
-            let children: Vec<Grown> =
+            let children: Vec<Subtree> =
                 children.iter().map(|child| grow(child, hosts, parts)).collect();
             let width = children.len().next_power_of_two();
             join(children, width, parts)
@@ -74,20 +74,20 @@ fn grow(order: &SumOrder, hosts: &Hosts, parts: &mut Vec<(usize, SumOrder)>) -> 
 
 /// Combines the children of a sum as the balanced binary tree over their positions (`netsum_wire::reduce`); an aligned
 /// group on one host stays whole.
-fn join(mut group: Vec<Grown>, width: usize, parts: &mut Vec<(usize, SumOrder)>) -> Grown {
+fn join(mut group: Vec<Subtree>, width: usize, parts: &mut Vec<(usize, SumOrder)>) -> Subtree {
     if group.len() == 1 {
         return group.remove(0);
     }
-    let host = |grown: &Grown| match grown {
-        Grown::Within(host, _) => Some(*host),
-        Grown::Across(_) => None,
+    let host = |subtree: &Subtree| match subtree {
+        Subtree::Within(host, _) => Some(*host),
+        Subtree::Across(_) => None,
     };
     let first = host(&group[0]);
     if let Some(first) = first.filter(|_| group.iter().all(|one| host(one) == first)) {
         let orders = group.into_iter().map(|one| match one {
-            Grown::Within(_, order) | Grown::Across(order) => order,
+            Subtree::Within(_, order) | Subtree::Across(order) => order,
         });
-        return Grown::Within(first, SumOrder::sum(orders.collect()));
+        return Subtree::Within(first, SumOrder::sum(orders.collect()));
     }
     let half = width / 2;
     if group.len() <= half {
@@ -96,14 +96,14 @@ fn join(mut group: Vec<Grown>, width: usize, parts: &mut Vec<(usize, SumOrder)>)
     let upper = group.split_off(half);
     let (left, right) = (join(group, half, parts), join(upper, half, parts));
     let sum = vec![settle(left, parts), settle(right, parts)];
-    Grown::Across(SumOrder::sum(sum))
+    Subtree::Across(SumOrder::sum(sum))
 }
 
 /// Makes a part of a subtree that is on one host.
-fn settle(grown: Grown, parts: &mut Vec<(usize, SumOrder)>) -> SumOrder {
-    match grown {
-        Grown::Across(order) => order,
-        Grown::Within(host, order) => {
+fn settle(subtree: Subtree, parts: &mut Vec<(usize, SumOrder)>) -> SumOrder {
+    match subtree {
+        Subtree::Across(order) => order,
+        Subtree::Within(host, order) => {
             parts.push((host, order));
             SumOrder::Rank(parts.len() as u32 - 1)
         }

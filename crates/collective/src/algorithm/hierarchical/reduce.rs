@@ -37,7 +37,7 @@ fn run(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     let (home, seat) = across.hosts.place(*root);
     let (host, index) = across.hosts.place(comm.rank());
     let len = buffer.len();
-    let mut way = Way {
+    let mut state = Reduction {
         partials: cut.partials(host, *format),
         adder: cut.whole(*format),
         hosts: &across.hosts,
@@ -57,19 +57,19 @@ fn run(comm: &mut Comm<'_>, reduction: &mut Reduce) -> Result<(), MeshError> {
     // While one block is in the network, the next is added in memory.
     let mut before = None;
     for (number, range) in blocks.enumerate() {
-        let block = way.begin(comm, number as u64, range)?;
+        let block = state.begin(comm, number as u64, range)?;
         if let Some(block) = before.replace(block) {
-            way.end(comm, &block)?;
+            state.end(comm, &block)?;
         }
     }
     if let Some(last) = before {
-        way.end(comm, &last)?;
+        state.end(comm, &last)?;
     }
     comm.finish()
 }
 
 /// One rank's state of a reduce.
-struct Way<'a> {
+struct Reduction<'a> {
     hosts: &'a Hosts,
     host: usize,
     /// This rank's position on its host.
@@ -92,7 +92,7 @@ struct Block {
     theirs: Vec<(Buffer, Ticket)>,
 }
 
-impl Way<'_> {
+impl Reduction<'_> {
     /// Adds within the host; other hosts send the partials to the root's.
     fn begin(
         &mut self,
