@@ -169,10 +169,11 @@ macro_rules! of {
                 let $machines = &mut *$self.slots;
                 $call
             }
-            _ => {
+            <Pools<P> as Protocol>::NUMBER => {
                 let $machines = &mut *$self.pools;
                 $call
             }
+            number => unreachable!("no protocol has number {number}"),
         }
     };
 }
@@ -278,7 +279,8 @@ impl<P: Payload> Local<'_, P> {
             match packet.dst {
                 <Panama<P> as Protocol>::NUMBER => mail.trees.push(self.trees.give(packet.seq)),
                 <Atp<P> as Protocol>::NUMBER => mail.slots.push(self.slots.give(packet.seq)),
-                _ => mail.pools.push(self.pools.give(packet.seq)),
+                <Pools<P> as Protocol>::NUMBER => mail.pools.push(self.pools.give(packet.seq)),
+                number => unreachable!("no protocol has number {number}"),
             }
         }
     }
@@ -292,7 +294,8 @@ impl<P: Payload> Local<'_, P> {
                 let kept = match packet.dst {
                     <Panama<P> as Protocol>::NUMBER => trees.next().map(|p| self.trees.keep(p)),
                     <Atp<P> as Protocol>::NUMBER => slots.next().map(|p| self.slots.keep(p)),
-                    _ => pools.next().map(|p| self.pools.keep(p)),
+                    <Pools<P> as Protocol>::NUMBER => pools.next().map(|p| self.pools.keep(p)),
+                    number => unreachable!("no protocol has number {number}"),
                 };
                 packet.seq = kept.expect("a handed-over packet has content");
             }
