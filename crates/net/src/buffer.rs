@@ -55,8 +55,8 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::{Arc, OnceLock};
 
 use crate::loans::{Loans, Use};
 
@@ -65,7 +65,20 @@ use crate::loans::{Loans, Use};
 /// Methods panic for bytes out of range and for bytes that are lent: bytes lent for writing can be neither read nor
 /// written through the buffer, bytes lent for reading cannot be written.
 pub struct Buffer {
-    memory: Arc<Memory>,
+    bytes: Bytes,
+    origin: Origin,
+}
+
+/// Where a buffer's bytes come from, and who tracks its loans.
+enum Origin {
+    Memory(Arc<Memory>),
+    /// A loan for writing: bytes of another memory, from offset `at`. Most such buffers lend nothing themselves, so that
+    /// a memory of their own is made with the first loan; from then on it ends the loan.
+    Loan {
+        by: Arc<Memory>,
+        at: usize,
+        own: OnceLock<Arc<Memory>>,
+    },
 }
 
 /// Bytes of a [`Buffer`] that are lent for reading, until this value and all its clones are dropped.
@@ -76,27 +89,35 @@ pub struct Loan {
 
 /// The bytes of a buffer and its loans; lives until both the buffer and its loans are dropped.
 struct Memory {
-    start: *mut u8,
-    len: usize,
+    bytes: Bytes,
     source: Source,
-    loans: Loans<AtomicU32>,
+    loans: Loans<AtomicU64, AtomicU32>,
 }
 
 /// Owner of a memory's bytes.
 enum Source {
     /// The owner of the bytes, dropped with the memory.
     Own { _keep: Box<dyn Any + Send> },
-    /// A loan for writing: bytes of another memory, from offset `at`.
+    /// As [`Origin::Loan`].
     Lent { by: Arc<Memory>, at: usize },
 }
 
-// SAFETY: the bytes may be used from any thread (promised to `from_raw`), and `_keep` is `Send` and only ever dropped,
-// by whichever thread holds the last handle.
-unsafe impl Send for Memory {}
-// SAFETY: as above; no method returns `_keep`. Only `Buffer` and `Loan` return references to the bytes: mutable ones by
-// `&mut Buffer` where nothing is lent, shared ones where nothing is lent for writing, which cannot change while the
-// reference lives, as lending for writing takes `&mut Buffer`. The end of a loan is released and acquired, so an
-// observer of the end sees the writes of the borrower.
+/// A place in memory.
+#[derive(Clone, Copy)]
+struct Bytes {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the bytes may be used from any thread (promised to `from_raw`). Only `Buffer` and `Loan` return references to
+// them: mutable ones by `&mut Buffer` where nothing is lent, shared ones where nothing is lent for writing, which cannot
+// change while the reference lives, as lending for writing takes `&mut Buffer`. The end of a loan is released and
+// acquired, so an observer of the end sees the writes of the borrower.
+unsafe impl Send for Bytes {}
+// SAFETY: as above.
+unsafe impl Sync for Bytes {}
+
+// SAFETY: no method returns `_keep`, which is `Send` and only ever dropped, by whichever thread holds the last handle.
 unsafe impl Sync for Memory {}
 
 impl Buffer {
@@ -121,13 +142,32 @@ impl Buffer {
     }
 
     fn new(start: *mut u8, len: usize, source: Source) -> Buffer {
-        let loans = Loans::new(AtomicU32::new(0));
-        Buffer { memory: Arc::new(Memory { start, len, source, loans }) }
+        let bytes = Bytes { start, len };
+        Buffer { bytes, origin: Origin::Memory(Memory::new(bytes, source)) }
+    }
+
+    /// The memory that tracks the loans of this buffer.
+    fn memory(&self) -> &Arc<Memory> {
+        match &self.origin {
+            Origin::Memory(memory) => memory,
+            Origin::Loan { by, at, own } => own
+                .get_or_init(|| Memory::new(self.bytes, Source::Lent { by: by.clone(), at: *at })),
+        }
+    }
+
+    /// A loan that excludes such a use of the bytes of `range`.
+    #[inline]
+    fn conflict(&self, range: &Range<usize>, wanted: Use) -> Option<Range<usize>> {
+        let memory = match &self.origin {
+            Origin::Memory(memory) => memory,
+            Origin::Loan { own, .. } => own.get()?,
+        };
+        memory.loans.conflict(range, wanted)
     }
 
     /// Length in bytes.
     pub fn len(&self) -> usize {
-        self.memory.len
+        self.bytes.len
     }
 
     /// Whether the buffer has no bytes.
@@ -148,8 +188,8 @@ impl Buffer {
     /// The bytes of `range`.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> &[u8] {
-        let start = self.memory.pointer(&range);
-        if let Some(lent) = self.memory.loans.conflict(&range, Use::Read) {
+        let start = self.bytes.pointer(&range);
+        if let Some(lent) = self.conflict(&range, Use::Read) {
             refuse(&range, Use::Read, &lent);
         }
         // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. Nothing of it
@@ -160,8 +200,8 @@ impl Buffer {
     /// The bytes of `range`, mutable.
     #[inline]
     pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
-        let start = self.memory.pointer(&range);
-        if let Some(lent) = self.memory.loans.conflict(&range, Use::Write) {
+        let start = self.bytes.pointer(&range);
+        if let Some(lent) = self.conflict(&range, Use::Write) {
             refuse(&range, Use::Write, &lent);
         }
         // SAFETY: as for `slice`; nothing of it is lent, nor can it be while `self` is mutably borrowed.
@@ -170,21 +210,25 @@ impl Buffer {
 
     /// Lends the bytes of `range` for reading. Other loans for reading may overlap it.
     pub fn lend(&self, range: Range<usize>) -> Loan {
-        self.memory.check(&range);
-        if let Err(lent) = self.memory.loans.begin(&range, Use::Read) {
+        self.bytes.check(&range);
+        let memory = self.memory();
+        if let Err(lent) = memory.loans.begin(&range, Use::Read) {
             refuse(&range, Use::Read, &lent);
         }
-        Loan { memory: self.memory.clone(), range }
+        Loan { memory: memory.clone(), range }
     }
 
     /// Lends the bytes of `range` for writing.
     pub fn lend_mut(&mut self, range: Range<usize>) -> Buffer {
-        let start = self.memory.pointer(&range);
-        if let Err(lent) = self.memory.loans.begin(&range, Use::Write) {
+        let bytes = Bytes { start: self.bytes.pointer(&range), len: range.len() };
+        let memory = self.memory();
+        if let Err(lent) = memory.loans.begin(&range, Use::Write) {
             refuse(&range, Use::Write, &lent);
         }
-        let source = Source::Lent { by: self.memory.clone(), at: range.start };
-        Buffer::new(start, range.len(), source)
+        Buffer {
+            bytes,
+            origin: Origin::Loan { by: memory.clone(), at: range.start, own: OnceLock::new() },
+        }
     }
 
     /// As [`Buffer::lend_mut`] for all bytes.
@@ -194,7 +238,7 @@ impl Buffer {
 
     /// Whether any bytes of `range` are lent.
     pub fn is_lent(&self, range: Range<usize>) -> bool {
-        self.memory.loans.conflict(&range, Use::Write).is_some()
+        self.conflict(&range, Use::Write).is_some()
     }
 }
 
@@ -202,7 +246,7 @@ impl Loan {
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        let start = self.memory.pointer(&self.range);
+        let start = self.memory.bytes.pointer(&self.range);
         // SAFETY: `pointer` checked that the range lies within the memory, which lives as long as `self`. While the
         // loan lives no mutable reference to the bytes exists.
         unsafe { std::slice::from_raw_parts(start, self.range.len()) }
@@ -224,6 +268,14 @@ impl Drop for Loan {
 }
 
 impl Memory {
+    fn new(bytes: Bytes, source: Source) -> Arc<Memory> {
+        let loans = Loans::new(AtomicU64::new(0), AtomicU32::new(0));
+        Arc::new(Memory { bytes, source, loans })
+    }
+}
+
+impl Bytes {
+    #[inline]
     fn check(&self, range: &Range<usize>) {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -243,10 +295,20 @@ impl Memory {
     }
 }
 
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Origin::Loan { by, at, own } = &self.origin
+            && own.get().is_none()
+        {
+            by.loans.end(&(*at..*at + self.bytes.len), Use::Write);
+        }
+    }
+}
+
 impl Drop for Memory {
     fn drop(&mut self) {
         if let Source::Lent { by, at } = &self.source {
-            by.loans.end(&(*at..*at + self.len), Use::Write);
+            by.loans.end(&(*at..*at + self.bytes.len), Use::Write);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -17,60 +17,134 @@ pub(crate) enum Use {
     Write,
 }
 
-/// The loans of a memory. Who asks while nothing is lent pays for one load.
-pub(crate) struct Loans<W> {
-    /// Loans that have not ended: at least those in the table.
-    open: W,
+/// The loans of a memory.
+///
+/// Most often there is at most one, which is kept in a word: it begins and ends by one locked instruction each, and who
+/// asks while nothing is lent pays for two loads.
+pub(crate) struct Loans<S, W> {
+    /// One loan, packed by [`pack`]; 0: none.
+    single: S,
+    /// 1 while there are loans in the table; written with the table locked.
+    others: W,
     table: Mutex<Table>,
 }
 
-impl<W: Word> Loans<W> {
-    /// None; `open` is 0.
-    pub(crate) fn new(open: W) -> Loans<W> {
-        Loans { open, table: Mutex::default() }
+impl<S: Single, W: Word> Loans<S, W> {
+    /// No loans; both words are 0.
+    pub(crate) fn new(single: S, others: W) -> Loans<S, W> {
+        Loans { single, others, table: Mutex::default() }
     }
 
-    /// A loan that is in the way of such a use of that range. What its user did with the bytes, if it has ended, was
+    /// A loan that excludes such a use of that range. If there is none, what past users did with the bytes has happened
     /// before.
     #[inline]
     pub(crate) fn conflict(&self, range: &Range<usize>, wanted: Use) -> Option<Range<usize>> {
-        if self.open.load(Ordering::Acquire) == 0 {
+        let single = self.single.load(Ordering::Acquire);
+        if single != 0 {
+            let (other, of) = unpack(single);
+            if other.start < range.end
+                && other.end > range.start
+                && !range.is_empty()
+                && (wanted == Use::Write || of == Use::Write)
+            {
+                return Some(other);
+            }
+        }
+        if self.others.load(Ordering::Acquire) == 0 {
             return None;
         }
         self.table.lock().conflict(range, wanted)
     }
 
-    /// Notes a loan. Errors: the loan that is in its way.
+    /// Records a loan; loans of no bytes are not recorded. Errors: the loan that excludes it.
     pub(crate) fn begin(&self, range: &Range<usize>, wanted: Use) -> Result<(), Range<usize>> {
-        // A count that wrapped around would be taken for none.
-        assert!(self.open.add(1, Ordering::Relaxed) < MOST, "too many loans of a buffer");
-        let begun = self.table.lock().begin(range, wanted);
-        if begun.is_err() {
-            self.open.add(MINUS_ONE, Ordering::Release);
+        if range.is_empty() {
+            return Ok(());
         }
-        begun
+        // Only readers begin at the same time, and they do not exclude each other.
+        if let Some(other) = self.conflict(range, wanted) {
+            return Err(other);
+        }
+        if let Some(packed) = pack(range, wanted)
+            && self.single.replace(0, packed, Ordering::Relaxed)
+        {
+            return Ok(());
+        }
+        let mut table = self.table.lock();
+        table.begin(range, wanted);
+        self.others.store(1, Ordering::Relaxed);
+        Ok(())
     }
 
-    /// Ends a loan that was noted.
+    /// Ends a loan that was recorded.
     pub(crate) fn end(&self, range: &Range<usize>, wanted: Use) {
-        self.table.lock().end(range, wanted);
-        self.open.add(MINUS_ONE, Ordering::Release);
+        if range.is_empty() {
+            return;
+        }
+        if let Some(packed) = pack(range, wanted)
+            && self.single.replace(packed, 0, Ordering::Release)
+        {
+            return;
+        }
+        let mut table = self.table.lock();
+        table.end(range, wanted);
+        if table.users.is_empty() {
+            self.others.store(0, Ordering::Release);
+        }
     }
 }
 
-/// Loans that are forgotten do not end, but stay counted.
-const MOST: u32 = u32::MAX / 2;
-const MINUS_ONE: u32 = u32::MAX;
+/// The word of a single loan.
+pub(crate) trait Single {
+    fn load(&self, order: Ordering) -> u64;
+    /// Replaces `from` by `to`; whether it was there.
+    fn replace(&self, from: u64, to: u64, order: Ordering) -> bool;
+}
+
+macro_rules! single {
+    ($atomic:ty) => {
+        impl Single for $atomic {
+            #[inline(always)]
+            fn load(&self, order: Ordering) -> u64 {
+                self.load(order)
+            }
+            #[inline(always)]
+            fn replace(&self, from: u64, to: u64, order: Ordering) -> bool {
+                self.compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
+            }
+        }
+    };
+}
+
+single!(AtomicU64);
+// The model checker's word.
+#[cfg(test)]
+single!(loom::sync::atomic::AtomicU64);
+
+/// A loan in a word, which is not 0: start, end, and in the lowest bit whether it writes. `None`: it is too far from the
+/// start.
+#[inline]
+fn pack(range: &Range<usize>, wanted: Use) -> Option<u64> {
+    let end = range.end as u64;
+    (end <= END_MAX)
+        .then(|| (range.start as u64) << 33 | end << 1 | u64::from(wanted == Use::Write))
+}
+
+fn unpack(packed: u64) -> (Range<usize>, Use) {
+    let range = (packed >> 33) as usize..((packed >> 1) & u64::from(u32::MAX)) as usize;
+    (range, if packed & 1 == 1 { Use::Write } else { Use::Read })
+}
+
+/// 31 bits for the start, 32 for the end.
+const END_MAX: u64 = (1 << 31) - 1;
 
 #[derive(Default)]
 struct Table {
-    /// The loan that began when there was no other: most often there is none besides, and it takes no memory.
-    first: Option<(Range<usize>, Use)>,
-    /// The others by first byte and end; loans of no bytes are not here.
+    /// Loans by first byte and end.
     users: BTreeMap<(usize, usize), Users>,
-    /// Of the others, those that write.
+    /// Loans that write.
     writers: usize,
-    /// Bytes of the longest of the others since there was none.
+    /// Bytes of the longest loan since there was none.
     longest: usize,
 }
 
@@ -85,13 +159,6 @@ impl Table {
         if range.is_empty() {
             return None;
         }
-        if let Some((other, of)) = &self.first
-            && other.start < range.end
-            && other.end > range.start
-            && (wanted == Use::Write || *of == Use::Write)
-        {
-            return Some(other.clone());
-        }
         if self.users.is_empty() || wanted == Use::Read && self.writers == 0 {
             return None;
         }
@@ -103,17 +170,7 @@ impl Table {
         in_the_way.next().map(|((start, end), _)| *start..*end)
     }
 
-    fn begin(&mut self, range: &Range<usize>, wanted: Use) -> Result<(), Range<usize>> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        if let Some(other) = self.conflict(range, wanted) {
-            return Err(other);
-        }
-        if self.first.is_none() && self.users.is_empty() {
-            self.first = Some((range.clone(), wanted));
-            return Ok(());
-        }
+    fn begin(&mut self, range: &Range<usize>, wanted: Use) {
         self.longest = self.longest.max(range.len());
         let place = (range.start, range.end);
         match (wanted, self.users.get_mut(&place)) {
@@ -124,14 +181,9 @@ impl Table {
                 self.users.insert(place, Users::Writer);
             }
         }
-        Ok(())
     }
 
     fn end(&mut self, range: &Range<usize>, wanted: Use) {
-        if self.first.as_ref().is_some_and(|(first, of)| first == range && *of == wanted) {
-            self.first = None;
-            return;
-        }
         let place = (range.start, range.end);
         match self.users.get_mut(&place) {
             Some(Users::Readers(count)) if *count > 1 => *count -= 1,
@@ -159,6 +211,11 @@ mod tests {
         prop_oneof![Just(Use::Read), Just(Use::Write)]
     }
 
+    /// Near the start, and too far from it for a word.
+    fn starts() -> impl Strategy<Value = usize> {
+        prop_oneof![0..40usize, (1 << 31) - 20..(1 << 31) + 20usize]
+    }
+
     fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
         one.start.max(other.start) < one.end.min(other.end)
     }
@@ -167,9 +224,9 @@ mod tests {
         /// Against a list of all loans: the same ones are refused, and what is named is in the way.
         #[test]
         fn loans_are_refused_that_overlap_and_no_others(
-            steps in proptest::collection::vec((0..40usize, 0..12usize, wanted(), any::<bool>()), 1..80),
+            steps in proptest::collection::vec((starts(), 0..12usize, wanted(), any::<bool>()), 1..80),
         ) {
-            let loans = Loans::new(AtomicU32::new(0));
+            let loans = Loans::new(AtomicU64::new(0), AtomicU32::new(0));
             let mut all: Vec<(Range<usize>, Use)> = Vec::new();
             for (at, len, wanted, ends) in steps {
                 let range = at..at + len;
@@ -191,9 +248,8 @@ mod tests {
                 }
             }
             all.iter().for_each(|(range, of)| loans.end(range, *of));
-            prop_assert_eq!(loans.open.into_inner(), 0);
-            let table = loans.table.into_inner();
-            prop_assert!(table.users.is_empty() && table.first.is_none());
+            prop_assert_eq!((loans.single.into_inner(), loans.others.into_inner()), (0, 0));
+            prop_assert!(loans.table.into_inner().users.is_empty());
         }
     }
 
@@ -205,7 +261,10 @@ mod tests {
 
         loom::model(|| {
             let shared = Arc::new((
-                Loans::new(loom::sync::atomic::AtomicU32::new(0)),
+                Loans::new(
+                    loom::sync::atomic::AtomicU64::new(0),
+                    loom::sync::atomic::AtomicU32::new(0),
+                ),
                 [UnsafeCell::new(0u8), UnsafeCell::new(0u8)],
             ));
             let users: Vec<_> = [Use::Read, Use::Write]
@@ -224,7 +283,8 @@ mod tests {
                     })
                 })
                 .collect();
-            if shared.0.open.load(Ordering::Acquire) == 0 {
+            let words = (&shared.0.single, &shared.0.others);
+            if words.0.load(Ordering::Acquire) == 0 && words.1.load(Ordering::Acquire) == 0 {
                 shared.1.iter().for_each(|cell| cell.with_mut(|byte| assert!(!byte.is_null())));
             }
             users.into_iter().for_each(|user| user.join().unwrap());
