@@ -55,10 +55,12 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
-use crate::loans::{Loans, Use};
+use parking_lot::Mutex;
+
+use crate::loans::{ThreadLoans, Use};
 
 /// The bytes of an operation until it has completed, and the only handle to them.
 ///
@@ -91,7 +93,7 @@ pub struct Loan {
 struct Memory {
     bytes: Bytes,
     source: Source,
-    loans: Loans<AtomicU64, AtomicU32>,
+    loans: ThreadLoans,
 }
 
 /// Owner of a memory's bytes.
@@ -269,7 +271,7 @@ impl Drop for Loan {
 
 impl Memory {
     fn new(bytes: Bytes, source: Source) -> Arc<Memory> {
-        let loans = Loans::new(AtomicU64::new(0), AtomicU32::new(0));
+        let loans = ThreadLoans::new(AtomicU64::new(0), Mutex::default());
         Arc::new(Memory { bytes, source, loans })
     }
 }

@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::word::Word;
-
 /// What is done with bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
@@ -19,41 +17,41 @@ pub(crate) enum Use {
 
 /// The loans of a memory.
 ///
-/// Most often there is at most one, which is kept in a word: it begins and ends by one locked instruction each, and who
-/// asks while nothing is lent pays for two loads.
-pub(crate) struct Loans<S, W> {
-    /// One loan, packed by [`pack`]; 0: none.
-    single: S,
-    /// 1 while there are loans in the table; written with the table locked.
-    others: W,
-    table: Mutex<Table>,
+/// Most often there is at most one, which is kept in a word: it begins and ends by one locked instruction each, and
+/// finding out that nothing is lent costs one load.
+pub(crate) struct Loans<W, L> {
+    /// 0: no loan; [`IN_TABLE`]: all are in the table, where there is at least one; else one loan, packed by [`pack`].
+    word: W,
+    table: L,
 }
 
-impl<S: Single, W: Word> Loans<S, W> {
-    /// No loans; both words are 0.
-    pub(crate) fn new(single: S, others: W) -> Loans<S, W> {
-        Loans { single, others, table: Mutex::default() }
+/// Loans in a process.
+pub(crate) type ThreadLoans = Loans<AtomicU64, Mutex<Table>>;
+
+impl<W: LoanWord, L: Lock> Loans<W, L> {
+    /// No loans. `word` is 0.
+    pub(crate) fn new(word: W, table: L) -> Loans<W, L> {
+        Loans { word, table }
     }
 
     /// A loan that excludes such a use of that range. If there is none, what past users did with the bytes has happened
     /// before.
     #[inline]
     pub(crate) fn conflict(&self, range: &Range<usize>, wanted: Use) -> Option<Range<usize>> {
-        let single = self.single.load(Ordering::Acquire);
-        if single != 0 {
-            let (other, of) = unpack(single);
-            if other.start < range.end
-                && other.end > range.start
-                && !range.is_empty()
-                && (wanted == Use::Write || of == Use::Write)
-            {
-                return Some(other);
-            }
+        match self.word.load() {
+            0 => None,
+            word => self.conflict_with(word, range, wanted),
         }
-        if self.others.load(Ordering::Acquire) == 0 {
-            return None;
+    }
+
+    #[cold]
+    fn conflict_with(&self, word: u64, range: &Range<usize>, wanted: Use) -> Option<Range<usize>> {
+        if word == IN_TABLE {
+            return self.table.with(|table| table.conflict(range, wanted));
         }
-        self.table.lock().conflict(range, wanted)
+        let (other, of) = unpack(word);
+        let overlaps = other.start < range.end && other.end > range.start && !range.is_empty();
+        (overlaps && (wanted == Use::Write || of == Use::Write)).then_some(other)
     }
 
     /// Records a loan; loans of no bytes are not recorded. Errors: the loan that excludes it.
@@ -65,81 +63,99 @@ impl<S: Single, W: Word> Loans<S, W> {
         if let Some(other) = self.conflict(range, wanted) {
             return Err(other);
         }
-        if let Some(packed) = pack(range, wanted)
-            && self.single.replace(0, packed, Ordering::Relaxed)
-        {
-            return Ok(());
+        let packed = pack(range, wanted);
+        if packed.is_none_or(|packed| !self.word.replace(0, packed)) {
+            self.table.with(|table| {
+                self.move_to_table(table);
+                table.begin(range, wanted);
+            });
         }
-        let mut table = self.table.lock();
-        table.begin(range, wanted);
-        self.others.store(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// With the table locked: from here on all loans are there.
+    fn move_to_table(&self, table: &mut Table) {
+        loop {
+            let word = self.word.load();
+            if word == IN_TABLE {
+                return;
+            }
+            // A single loan may end at this moment.
+            if self.word.replace(word, IN_TABLE) {
+                if word != 0 {
+                    let (range, of) = unpack(word);
+                    table.begin(&range, of);
+                }
+                return;
+            }
+        }
     }
 
     /// Ends a loan that was recorded.
     pub(crate) fn end(&self, range: &Range<usize>, wanted: Use) {
-        if range.is_empty() {
+        let packed = pack(range, wanted);
+        if range.is_empty() || packed.is_some_and(|packed| self.word.replace(packed, 0)) {
             return;
         }
-        if let Some(packed) = pack(range, wanted)
-            && self.single.replace(packed, 0, Ordering::Release)
-        {
-            return;
-        }
-        let mut table = self.table.lock();
-        table.end(range, wanted);
-        if table.users.is_empty() {
-            self.others.store(0, Ordering::Release);
-        }
+        self.table.with(|table| {
+            table.end(range, wanted);
+            if table.users.is_empty() {
+                let was_in_table = self.word.replace(IN_TABLE, 0);
+                assert!(was_in_table, "only the end of the last loan empties the table");
+            }
+        });
     }
 }
 
-/// The word of a single loan.
-pub(crate) trait Single {
-    fn load(&self, order: Ordering) -> u64;
+/// A word with acquire and release semantics.
+pub(crate) trait LoanWord {
+    fn load(&self) -> u64;
     /// Replaces `from` by `to`; whether it was there.
-    fn replace(&self, from: u64, to: u64, order: Ordering) -> bool;
+    fn replace(&self, from: u64, to: u64) -> bool;
 }
 
-macro_rules! single {
-    ($atomic:ty) => {
-        impl Single for $atomic {
-            #[inline(always)]
-            fn load(&self, order: Ordering) -> u64 {
-                self.load(order)
-            }
-            #[inline(always)]
-            fn replace(&self, from: u64, to: u64, order: Ordering) -> bool {
-                self.compare_exchange(from, to, order, Ordering::Relaxed).is_ok()
-            }
-        }
-    };
+/// A lock.
+pub(crate) trait Lock {
+    fn with<R>(&self, act: impl FnOnce(&mut Table) -> R) -> R;
 }
 
-single!(AtomicU64);
-// The model checker's word.
-#[cfg(test)]
-single!(loom::sync::atomic::AtomicU64);
+impl LoanWord for AtomicU64 {
+    #[inline(always)]
+    fn load(&self) -> u64 {
+        self.load(Ordering::Acquire)
+    }
 
-/// A loan in a word, which is not 0: start, end, and in the lowest bit whether it writes. `None`: it is too far from the
-/// start.
+    #[inline(always)]
+    fn replace(&self, from: u64, to: u64) -> bool {
+        self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+impl Lock for Mutex<Table> {
+    fn with<R>(&self, act: impl FnOnce(&mut Table) -> R) -> R {
+        act(&mut self.lock())
+    }
+}
+
+/// A loan in a word: start, end, and in the lowest bit whether it writes. `None`: it is too far from the start.
 #[inline]
 fn pack(range: &Range<usize>, wanted: Use) -> Option<u64> {
     let end = range.end as u64;
     (end <= END_MAX)
-        .then(|| (range.start as u64) << 33 | end << 1 | u64::from(wanted == Use::Write))
+        .then(|| (range.start as u64) << 32 | end << 1 | u64::from(wanted == Use::Write))
 }
 
 fn unpack(packed: u64) -> (Range<usize>, Use) {
-    let range = (packed >> 33) as usize..((packed >> 1) & u64::from(u32::MAX)) as usize;
+    let range = (packed >> 32) as usize..(packed as u32 >> 1) as usize;
     (range, if packed & 1 == 1 { Use::Write } else { Use::Read })
 }
 
-/// 31 bits for the start, 32 for the end.
+/// 31 bits for each end of the range. A start is less than its end, so no loan is [`IN_TABLE`].
 const END_MAX: u64 = (1 << 31) - 1;
+const IN_TABLE: u64 = u64::MAX;
 
 #[derive(Default)]
-struct Table {
+pub(crate) struct Table {
     /// Loans by first byte and end.
     users: BTreeMap<(usize, usize), Users>,
     /// Loans that write.
@@ -201,8 +217,6 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
-
     use proptest::prelude::*;
 
     use super::*;
@@ -226,7 +240,7 @@ mod tests {
         fn loans_are_refused_that_overlap_and_no_others(
             steps in proptest::collection::vec((starts(), 0..12usize, wanted(), any::<bool>()), 1..80),
         ) {
-            let loans = Loans::new(AtomicU64::new(0), AtomicU32::new(0));
+            let loans = ThreadLoans::new(AtomicU64::new(0), Mutex::default());
             let mut all: Vec<(Range<usize>, Use)> = Vec::new();
             for (at, len, wanted, ends) in steps {
                 let range = at..at + len;
@@ -248,46 +262,77 @@ mod tests {
                 }
             }
             all.iter().for_each(|(range, of)| loans.end(range, *of));
-            prop_assert_eq!((loans.single.into_inner(), loans.others.into_inner()), (0, 0));
+            prop_assert_eq!(loans.word.into_inner(), 0);
             prop_assert!(loans.table.into_inner().users.is_empty());
         }
     }
 
-    /// What two users did is before what the owner does once nothing is lent, which it finds out by a load alone.
-    #[test]
-    fn an_owner_that_sees_no_loan_sees_what_its_users_did() {
+    impl LoanWord for loom::sync::atomic::AtomicU64 {
+        fn load(&self) -> u64 {
+            self.load(Ordering::Acquire)
+        }
+
+        fn replace(&self, from: u64, to: u64) -> bool {
+            self.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        }
+    }
+
+    impl Lock for loom::sync::Mutex<Table> {
+        fn with<R>(&self, act: impl FnOnce(&mut Table) -> R) -> R {
+            act(&mut self.lock().unwrap())
+        }
+    }
+
+    /// What users did is before what the owner does once nothing is lent. `count` loans begin before; if `again`, the
+    /// first user lends its bytes once more.
+    fn an_owner_sees_what_users_did(count: usize, again: bool) {
         use loom::cell::UnsafeCell;
         use loom::sync::Arc;
 
-        loom::model(|| {
-            let shared = Arc::new((
-                Loans::new(
-                    loom::sync::atomic::AtomicU64::new(0),
-                    loom::sync::atomic::AtomicU32::new(0),
-                ),
-                [UnsafeCell::new(0u8), UnsafeCell::new(0u8)],
-            ));
-            let users: Vec<_> = [Use::Read, Use::Write]
-                .into_iter()
-                .enumerate()
-                .map(|(at, wanted)| {
+        loom::model(move || {
+            let word = loom::sync::atomic::AtomicU64::new(0);
+            let loans = Loans::new(word, loom::sync::Mutex::new(Table::default()));
+            let cells: Vec<_> = (0..count).map(|_| UnsafeCell::new(0u8)).collect();
+            let shared = Arc::new((loans, cells));
+            let users: Vec<_> = (0..count)
+                .map(|at| {
+                    let wanted = if at == 0 { Use::Read } else { Use::Write };
                     shared.0.begin(&(at..at + 1), wanted).unwrap();
                     let shared = shared.clone();
                     loom::thread::spawn(move || {
+                        let (loans, cells) = &*shared;
                         // SAFETY of all accesses here: loom checks that nobody else is in the cell.
                         match wanted {
-                            Use::Read => shared.1[at].with(|byte| assert!(!byte.is_null())),
-                            Use::Write => shared.1[at].with_mut(|byte| assert!(!byte.is_null())),
+                            Use::Read => {
+                                if again {
+                                    loans.begin(&(at..at + 1), Use::Read).unwrap();
+                                    loans.end(&(at..at + 1), Use::Read);
+                                }
+                                cells[at].with(|byte| assert!(!byte.is_null()));
+                            }
+                            Use::Write => cells[at].with_mut(|byte| assert!(!byte.is_null())),
                         }
-                        shared.0.end(&(at..at + 1), wanted);
+                        loans.end(&(at..at + 1), wanted);
                     })
                 })
                 .collect();
-            let words = (&shared.0.single, &shared.0.others);
-            if words.0.load(Ordering::Acquire) == 0 && words.1.load(Ordering::Acquire) == 0 {
-                shared.1.iter().for_each(|cell| cell.with_mut(|byte| assert!(!byte.is_null())));
+            let (loans, cells) = &*shared;
+            let last = count - 1;
+            if loans.conflict(&(last..count), Use::Write).is_none() {
+                cells[last].with_mut(|byte| assert!(!byte.is_null()));
             }
             users.into_iter().for_each(|user| user.join().unwrap());
+            assert_eq!(loans.word.load(Ordering::Relaxed), 0);
         });
+    }
+
+    #[test]
+    fn an_owner_sees_what_one_user_did() {
+        an_owner_sees_what_users_did(1, true);
+    }
+
+    #[test]
+    fn an_owner_sees_what_two_users_did() {
+        an_owner_sees_what_users_did(2, false);
     }
 }
