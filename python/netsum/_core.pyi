@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Literal, final, overload
 
 __all__ = [
+    "CONGESTION_RULES",
+    "NETWORKS",
     "PROTOCOLS",
     "ControllerUnavailable",
     "Group",
@@ -46,6 +48,10 @@ _Numbers = tuple[int, int, int, int]
 
 PROTOCOLS: tuple[str, ...]
 """Aggregation protocols that a job may request; with `auto` the controller chooses."""
+CONGESTION_RULES: tuple[str, ...]
+"""Reactions to congestion marks that a job may request."""
+NETWORKS: tuple[str, ...]
+"""Networks between hosts."""
 
 class NetsumError(RuntimeError):
     """An operation failed; the group may be unusable."""

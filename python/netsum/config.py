@@ -35,11 +35,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from netsum._core import PROTOCOLS
+from netsum._core import CONGESTION_RULES, NETWORKS, PROTOCOLS
 
-CONGESTION_RULES = ("panama", "per-branch", "coupled", "none")
 ORDERS = ("ranks", "hosts")
-NETWORKS = ("tcp", "ucx")
 SHARINGS = ("same-order", "any", "plan")
 TORCH_SHAPES = ("auto", "backend")
 

@@ -21,6 +21,28 @@ pub const PROTOCOLS: [&str; Protocol::ALL.len() + 1] = {
     names
 };
 
+/// Reactions to congestion marks that a job may request.
+pub const CONGESTION_RULES: [&str; CongestionRule::ALL.len()] = {
+    let mut names = [""; CongestionRule::ALL.len()];
+    let mut i = 0;
+    while i < CongestionRule::ALL.len() {
+        names[i] = CongestionRule::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+
+/// Networks between hosts.
+pub const NETWORKS: [&str; Network::ALL.len()] = {
+    let mut names = [""; Network::ALL.len()];
+    let mut i = 0;
+    while i < Network::ALL.len() {
+        names[i] = Network::ALL[i].name();
+        i += 1;
+    }
+    names
+};
+
 /// The order in which floats are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
@@ -116,8 +138,8 @@ impl Options {
                     options.release_fraction = fraction.ok_or_else(|| wrong("0 < f ≤ 1"))?;
                 }
                 "congestion" => {
-                    let rules = "panama, per-branch, coupled or none";
-                    options.congestion = value.parse().map_err(|_| wrong(rules))?;
+                    let rules = CONGESTION_RULES.join(", ");
+                    options.congestion = value.parse().map_err(|_| wrong(&rules))?;
                 }
                 "min_bytes" => {
                     options.min_bytes =
@@ -138,11 +160,8 @@ impl Options {
                     };
                 }
                 "network" => {
-                    options.network = match value.as_str() {
-                        "tcp" => Network::Tcp,
-                        "ucx" => Network::Ucx,
-                        _ => return Err(wrong("tcp or ucx")),
-                    };
+                    let known = Network::ALL.into_iter().find(|network| network.name() == value);
+                    options.network = known.ok_or_else(|| wrong(&NETWORKS.join(", ")))?;
                 }
                 "algorithms" => options.algorithms = algorithms(value).map_err(|e| wrong(&e))?,
                 "link_latency_s" => {
@@ -251,7 +270,7 @@ mod tests {
         );
         assert!(error("algorithms", "send=ring").contains("allreduce, allgather, broadcast"));
         assert_eq!(parse("network", "ucx").unwrap().network, Network::Ucx);
-        assert!(error("network", "rdma").contains("use tcp or ucx"));
+        assert!(error("network", "rdma").contains("use tcp, ucx"));
         assert_eq!(parse("order", "hosts").unwrap().order, Order::Hosts);
         assert!(error("order", "any").contains("use ranks or hosts"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));

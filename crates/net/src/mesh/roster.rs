@@ -15,6 +15,19 @@ pub enum Network {
     Ucx,
 }
 
+impl Network {
+    /// All networks.
+    pub const ALL: [Network; 2] = [Network::Tcp, Network::Ucx];
+
+    /// Name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Network::Tcp => "tcp",
+            Network::Ucx => "ucx",
+        }
+    }
+}
+
 /// One rank, from the rendezvous.
 #[derive(Clone, Debug)]
 pub struct Seat {
