@@ -16,7 +16,7 @@ use netsum_proto::operations::Submission;
 use netsum_proto::{CongestionRule, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::*;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -570,7 +570,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
     assert_eq!(middle.snapshot().unwrap().pools[0].counters.completed, 0);
 }
 
-const KEY: JobKey = JobKey::new(*b"one job's secret");
+const KEY: JobKey = JobKey::new(Mac::Aegis, *b"one job's secret");
 
 /// A process that can write any source address floods switches, server and workers of a job with what it can make without the key,
 /// and with what it has seen in an epoch before: the sums stay exact, and every reason to drop is counted.

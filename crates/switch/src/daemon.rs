@@ -13,6 +13,7 @@ use netsum_net::{NetError, mtu_of};
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::values::row_cost;
 use netsum_topo::SlotPolicy;
+use netsum_wire::tag::Mac;
 use netsum_wire::{Epoch, JobId};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -143,6 +144,8 @@ impl Daemon {
         // Two processes of one switch do not start in the same nanosecond.
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let instance = since_1970.as_nanos() as u64;
+        // The kernel's program cannot use AES instructions.
+        let aes = Mac::fastest() == Mac::Aegis && self.config.ports.is_empty();
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -162,6 +165,7 @@ impl Daemon {
                 slot_bytes,
                 policy: policy.clone(),
                 instance,
+                aes,
             }
         }
     }

@@ -14,17 +14,19 @@ pub(crate) use plan::{plan_from_bytes, plan_from_message, plan_message, plan_to_
 
 impl From<JobKey> for pb::JobKey {
     fn from(key: JobKey) -> pb::JobKey {
-        pb::JobKey { value: key.bytes().to_vec() }
+        pb::JobKey { value: key.to_bytes().to_vec() }
     }
 }
 
 impl pb::JobKey {
-    /// The key. Errors: an invalid length.
+    /// The key. Errors: an invalid length, or a message authentication code that this version does not know.
     pub fn key(&self) -> Result<JobKey, ControlError> {
-        let bytes = self.value.as_slice().try_into();
-        bytes.map(JobKey::new).map_err(|_| ControlError::Malformed {
+        JobKey::from_bytes(&self.value).ok_or_else(|| ControlError::Malformed {
             what: "job key",
-            problem: format!("it has {} bytes, not 16", self.value.len()),
+            problem: format!(
+                "no MAC of this version has a key of these {} bytes",
+                self.value.len()
+            ),
         })
     }
 }

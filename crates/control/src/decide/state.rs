@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use netsum_topo::{Fabric, NodeId, Topology};
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 
 use super::event::{Action, Answer, Decision, Event, Refusal, SessionId};
 use super::job::{Job, JobSpec, MemberState, Phase};
@@ -182,11 +182,19 @@ impl State {
         self.admit_job(&spec)?;
         let id = self.draw_number();
         let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
-        job.key = (!self.fabric.trusted).then_some(key);
+        job.key = (!self.fabric.trusted).then(|| key.with_mac(self.fastest_mac()));
         job.active_ms = now_ms;
         self.jobs.insert(id, Arc::new(job));
         self.actions.push(Action::SaveJob(id));
         Ok(id)
+    }
+
+    /// The MAC that is the fastest for all connected switches and servers. A job keeps its MAC: every switch and worker
+    /// can compute it.
+    fn fastest_mac(&self) -> Mac {
+        let live = self.live();
+        let all_aes = live.iter().all(|switch| self.switches[switch].hello.aes);
+        if all_aes && !live.is_empty() { Mac::Aegis } else { Mac::SipHash }
     }
 
     /// Whether the controller and the tenant may have another job.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -68,7 +68,10 @@ impl controller_server::Controller for Service {
         let mut key = [0; 16];
         getrandom::fill(&mut key)
             .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
-        let event = Event::CreateJob { request: request.into_inner(), key: JobKey::new(key) };
+        let event = Event::CreateJob {
+            request: request.into_inner(),
+            key: JobKey::new(Mac::default(), key),
+        };
         match self.event(event).await? {
             Answer::Created(job) => {
                 let incarnation = self.incarnation;

@@ -86,7 +86,7 @@ pub struct JobRow {
     /// Scale between reals and integers of slots; 0: shared exponents.
     pub scale: f32,
     /// The key for its packets' tags.
-    pub key: Option<[u8; 16]>,
+    pub key: Option<Vec<u8>>,
     /// The workers' plan, as a message.
     pub plan: Option<Vec<u8>>,
 }

@@ -38,7 +38,7 @@ pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow
             .map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
         tenant: job.spec.tenant.clone(),
         scale: job.spec.scale,
-        key: job.key.map(|key| *key.bytes()),
+        key: job.key.map(|key| key.to_bytes().to_vec()),
         plan: plan.map(|plan| plan_message(plan, fabric, topology).encode_to_vec()),
     }
 }
@@ -99,7 +99,17 @@ fn job(row: JobRow, topology: &Topology) -> Job {
     job.epoch = row.epoch;
     job.order = row.sum_order.and_then(|order| order.parse().ok());
     job.fragment_bytes = row.fragment_bytes;
-    job.key = row.key.map(JobKey::new);
+    if let Some(key) = row.key {
+        job.key = JobKey::from_bytes(&key);
+        // Without its key the job's packets would be accepted without tags.
+        if job.key.is_none() {
+            tracing::error!(
+                job = job.id,
+                "the key of a job in the store is damaged: the job has ended"
+            );
+            job.phase = Phase::Abandoned;
+        }
+    }
     // A plan with a switch that the fabric file no longer has is dropped.
     let plan = row.plan.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
     job.current = plan.and_then(|plan| plan_from_message(&plan, topology).ok());

@@ -309,7 +309,7 @@ mod tests {
     use crate::pb;
     use crate::store::{job_row, loaded, member_row};
     use netsum_topo::{Addressing, Fabric, Rate, Topology, leaf_spine};
-    use netsum_wire::tag::JobKey;
+    use netsum_wire::tag::{JobKey, Mac};
     use std::os::unix::fs::PermissionsExt;
 
     fn fabric() -> Fabric {
@@ -347,7 +347,7 @@ mod tests {
         assert!(first.incarnation != 0 && first.next_job == first_job(first.incarnation));
         let mut saved = job(4, &topology);
         saved.epoch = 9;
-        saved.key = Some(JobKey::new([7; 16]));
+        saved.key = Some(JobKey::new(Mac::Aegis, [7; 16]));
         saved.order = Some("[0,1]".parse().unwrap());
         let mut ended = job(5, &topology);
         ended.phase = Phase::Ended;

@@ -6,6 +6,7 @@ use netsum_control::pb;
 use netsum_control::pb::slot_grant::Level;
 use netsum_lease::Racks;
 use netsum_topo::{Addressing, Bytes, Fabric, NodeId, Server, SlotPolicy, Tenant, leaf_spine};
+use netsum_wire::tag::Mac;
 
 use crate::world::{KEY, NOTICE_MS, RATE, World, checked};
 
@@ -110,6 +111,30 @@ fn keys_go_to_workers_and_leases_alone() {
         // The next epoch has the same key: what was sent under the last one is still to be told apart.
         world.down("rack0");
         assert_eq!(&world.plan(job).key, expected);
+    }
+}
+
+#[test]
+fn a_job_has_the_mac_that_is_fast_at_all_switches() {
+    for slow in [None, Some("rack1"), Some("ps0")] {
+        let mut world = World::new(fabric(), Settings::default());
+        world.aes = true;
+        world.all_up();
+        if let Some(slow) = slow {
+            world.down(slow);
+            world.aes = false;
+            world.up(slow, &[]).unwrap();
+        }
+        let job = world.job_of("atp", "");
+        let mac = |key: &Option<pb::JobKey>| key.as_ref().unwrap().key().unwrap().mac();
+        let expected = if slow.is_none() { Mac::Aegis } else { Mac::SipHash };
+        assert_eq!(mac(&world.plan(job).key), expected, "slow: {slow:?}");
+        assert!(world.granted.iter().all(|(_, lease)| mac(&lease.key) == expected));
+        // A job keeps its MAC.
+        world.aes = false;
+        world.down("rack0");
+        world.up("rack0", &[]).unwrap();
+        assert_eq!(mac(&world.plan(job).key), expected);
     }
 }
 

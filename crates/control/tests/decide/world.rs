@@ -7,14 +7,14 @@ use netsum_control::pb::switch_command::Command;
 use netsum_control::pb::worker_event::Event as WorkerMessage;
 use netsum_control::{Engine, Failure, JobPlan, MemoryStore, Outcome, epoch, pb};
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 
 pub const RATE: Rate = Rate(10_000_000_000);
 
 /// Job, tree and epoch of installed leases.
 type Leases = BTreeSet<(u32, u32, u32)>;
 
-pub const KEY: JobKey = JobKey::new([42; 16]);
+pub const KEY: JobKey = JobKey::new(Mac::SipHash, [42; 16]);
 /// Its first job has the number 1.
 pub const INCARNATION: u64 = 4_294_000;
 /// A worker detects within this time that a tree does not answer.
@@ -49,6 +49,7 @@ pub struct World {
     pub mute: BTreeSet<String>,
     /// Of every switch's process; 0: unknown.
     pub instance: u64,
+    pub aes: bool,
     pub receive_buffer: u64,
     /// Memory of each switch.
     pub memory: u64,
@@ -85,6 +86,7 @@ impl World {
             refusing: BTreeMap::new(),
             mute: BTreeSet::new(),
             instance: 0,
+            aes: false,
             receive_buffer: 64 << 20,
             memory: 64 << 20,
             answers: VecDeque::new(),
@@ -215,6 +217,7 @@ impl World {
             slot_bytes: SLOT_BYTES.into(),
             policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
             instance: self.instance,
+            aes: self.aes,
         };
         // A new stream may replace an old one, which is then closed by an action.
         self.switches.remove(name);

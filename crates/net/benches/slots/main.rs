@@ -1,4 +1,4 @@
-//! The user-space switch of protocol `atp`: contributions per second of its core, with and without keyed tags.
+//! The user-space switch of protocol `atp`: contributions per second of its core, without tags and with tags of each MAC.
 //!
 //! Four workers reduce float32 through one switch and a server, all real drivers on loopback, with trains
 //! (UDP_SEGMENT, UDP_GRO). What a switch's core can do is what it added over the processor time that its thread took;
@@ -22,7 +22,7 @@ use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
 use netsum_wire::atp::Level;
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::*;
 use record::{commit, machine, median};
 use serde_json::json;
@@ -45,7 +45,12 @@ fn main() {
     let arguments: Vec<_> = std::env::args().collect();
     let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
     let rounds: u64 = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(7);
-    let kinds = [("plain-352", 1408, None), ("tags-352", 1408, Some(KEY)), ("plain-64", 256, None)];
+    let kinds = [
+        ("plain-352", 1408, None),
+        ("siphash-352", 1408, Some(JobKey::new(Mac::SipHash, SECRET))),
+        ("aegis-352", 1408, Some(JobKey::new(Mac::Aegis, SECRET))),
+        ("plain-64", 256, None),
+    ];
     let kinds = kinds.map(|(name, bytes, key)| (name, bytes, Job::new(bytes, key)));
     let mut figures = kinds.each_ref().map(|_| Figures::default());
     for round in 0..=rounds {
@@ -80,7 +85,7 @@ fn main() {
     }
 }
 
-const KEY: JobKey = JobKey::new(*b"key of the bench");
+const SECRET: [u8; 16] = *b"key of the bench";
 
 struct Job {
     switch: SwitchDriver,
@@ -175,16 +180,17 @@ impl Job {
     }
 }
 
-fn write(file: &Path, figures: &[Figures; 3], detail: &serde_json::Map<String, serde_json::Value>) {
-    let [plain, tags, _] = figures;
+fn write(file: &Path, figures: &[Figures; 4], detail: &serde_json::Map<String, serde_json::Value>) {
+    let [plain, siphash, aegis, _] = figures;
+    let ratio = |tags: &Figures| median(&plain.per_core) / median(&tags.per_core);
     let json = json!({
         "name": "slots",
         "unit": "million contributions of 352 elements per second of the switch's core",
         "higher_is_better": true,
         "ours": figure(&plain.per_core),
-        "peers": { "with_tags": figure(&tags.per_core) },
-        "ratio": { "with_tags": median(&plain.per_core) / median(&tags.per_core) },
-        "limit": "copies between kernel and process, in and out; with tags the hash of every byte",
+        "peers": { "siphash": figure(&siphash.per_core), "aegis": figure(&aegis.per_core) },
+        "ratio": { "siphash": ratio(siphash), "aegis": ratio(aegis) },
+        "limit": "copies between kernel and process, in and out; with tags the MAC of every byte",
         "machine": machine(),
         "commit": commit(),
         "detail": detail,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use netsum_net::xdp::WhyNot;
 use netsum_net::xdp::stream::{Stream, WORKERS};
 use netsum_wire::Arithmetic;
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use serde_json::{Value, json};
 
 use crate::record::{self, commit, machine, median};
@@ -30,7 +30,11 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     for (name, arithmetic, key) in [
         ("wrapping", Arithmetic::Wrapping, None),
         ("saturating", Arithmetic::Saturating, None),
-        ("saturating-with-tags", Arithmetic::Saturating, Some(JobKey::new(*b"key of the bench"))),
+        (
+            "saturating-with-tags",
+            Arithmetic::Saturating,
+            Some(JobKey::new(Mac::SipHash, *b"key of the bench")),
+        ),
     ] {
         for elements in [64, 128, 256, 352] {
             streams.push((Stream::new(arithmetic, elements, key)?, arithmetic, key.is_some()));

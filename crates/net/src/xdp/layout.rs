@@ -117,7 +117,7 @@ pub(super) fn lease(
     }
     bytes.extend(workers);
     // Two words as SipHash reads them: little-endian, as is the processor.
-    bytes.extend(key.map_or([0; 16], |key| *key.bytes()));
+    bytes.extend(key.map_or([0; 16], |key| *key.secret()));
     bytes.extend(
         [lease.parent]
             .into_iter()

@@ -44,6 +44,9 @@ pub enum WhyNot {
     /// Slots in the kernel have one size.
     #[error("fragments of {0} bytes; the in-kernel switch has slots of {most}", most = layout::ROW_BYTES)]
     FragmentBytes(u16),
+    /// The kernel's program computes one MAC.
+    #[error("packets have tags by {0:?}; the in-kernel switch computes SipHash")]
+    Mac(netsum_wire::tag::Mac),
     /// The table is full.
     #[error("the in-kernel switch has room for {most} leases", most = layout::MAX_LEASES)]
     Leases,

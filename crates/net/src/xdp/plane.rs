@@ -7,7 +7,7 @@ use std::time::Duration;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, SwitchConfig};
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -186,6 +186,9 @@ impl Plane {
     ) -> Result<(), WhyNot> {
         if lease.fragment_bytes > ROW_BYTES {
             return Err(WhyNot::FragmentBytes(lease.fragment_bytes));
+        }
+        if let Some(mac) = job_key.map(|key| key.mac()).filter(|mac| *mac != Mac::SipHash) {
+            return Err(WhyNot::Mac(mac));
         }
         let by_v4 = v4(lease)?;
         self.remove(lease.job, lease.tree)?;

@@ -10,7 +10,7 @@ use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfi
 use netsum_proto::values::{Rows, Values};
 use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header};
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
 
@@ -52,7 +52,7 @@ fn replay_all() {
         let runs = [
             (Wiring::PortEach, None),
             (Wiring::OnePort, None),
-            (Wiring::PortEach, Some(JobKey::new(*b"a key of a job 1"))),
+            (Wiring::PortEach, Some(JobKey::new(Mac::SipHash, *b"a key of a job 1"))),
         ];
         for (wiring, key) in runs {
             // With one port, user space replicates results; there is no other difference.

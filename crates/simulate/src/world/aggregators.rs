@@ -102,6 +102,7 @@ impl World {
             slot_bytes: config.row_bytes.into(),
             policy: config.policy.to_string(),
             instance: self.processes[place].incarnation.into(),
+            aes: place.is_multiple_of(2),
         }
     }
 

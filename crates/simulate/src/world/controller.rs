@@ -3,7 +3,7 @@
 
 use netsum_control::decide::{Action, Answer, Event as Happens, SessionId, Settings, State};
 use netsum_control::{Engine, Failure, Outcome, pb};
-use netsum_wire::tag::JobKey;
+use netsum_wire::tag::{JobKey, Mac};
 
 use super::clock::{MS, Nanos};
 use super::streams::{Down, StreamId, Up};
@@ -192,7 +192,7 @@ impl World {
             return self.queue.after(500 * MS, Event::CreateJob(number));
         }
         let request = self.description(number);
-        let key = JobKey::new([number as u8 + 1; 16]);
+        let key = JobKey::new(Mac::SipHash, [number as u8 + 1; 16]);
         match self.decide(Happens::CreateJob { request, key }) {
             Ok(Answer::Created(id)) => {
                 self.log(CONTROLLER, format_args!("creates job {id} for job #{number}"));
