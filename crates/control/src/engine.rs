@@ -6,6 +6,7 @@ use netsum_topo::Fabric;
 
 use crate::decide::{Action, Answer, Decision, Event, Refusal, Settings, State};
 use crate::error::ControlError;
+use crate::limits::ACKS_DEFERRED_MAX;
 use crate::pb;
 use crate::store::{Change, Store, job_row, loaded, member_row};
 
@@ -150,7 +151,9 @@ impl<S: Store> Engine<S> {
         if event.is_request() {
             return Outcome { actions, answer: Err(Failure::Store(problem)) };
         }
-        if event != Event::Tick {
+        // A confirmation that is not deferred comes too late: the controller asks the switch again.
+        let is_ack = matches!(event, Event::LeaseAck { .. });
+        if event != Event::Tick && !(is_ack && self.deferred.len() >= ACKS_DEFERRED_MAX) {
             self.deferred.push_back(event);
         }
         Outcome { actions, answer: Ok(Answer::Done) }

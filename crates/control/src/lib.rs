@@ -12,6 +12,7 @@ pub mod decide;
 mod engine;
 pub mod epoch;
 mod error;
+mod limits;
 pub mod pb;
 mod server;
 mod store;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tonic::transport::{Channel, Endpoint};
 
+use crate::convert::shorten;
 use crate::error::ControlError;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
@@ -52,7 +53,9 @@ pub fn stop_job(
     reason: &str,
     timeout: Duration,
 ) -> Result<(), ControlError> {
-    let request = pb::StopJobRequest { job, reason: reason.to_owned() };
+    let mut reason = reason.to_owned();
+    shorten(&mut reason);
+    let request = pb::StopJobRequest { job, reason };
     blocking(address, "StopJob", timeout, async move |mut client| client.stop_job(request).await)
         .map(drop)
 }

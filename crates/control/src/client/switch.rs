@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::session::{self, Command, Loss, Role, Sink};
-use crate::convert::{idle_expiry, lease_from_message, revocation};
+use crate::convert::{idle_expiry, lease_from_message, revocation, shorten};
 use crate::error::ControlError;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
@@ -124,7 +124,8 @@ impl SwitchClient {
 
     /// Answers a [`SwitchNotice::Install`]: `Err` contains why the lease was not installed.
     pub fn ack(&self, lease: &LeaseOffer, outcome: Result<(), String>) {
-        let (ok, reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
+        let (ok, mut reason) = (outcome.is_ok(), outcome.err().unwrap_or_default());
+        shorten(&mut reason);
         let ack = pb::LeaseAck { job: lease.job, tree: lease.tree, epoch: lease.epoch, ok, reason };
         let report = pb::SwitchReport { report: Some(Report::LeaseAck(ack)) };
         let _ = self.commands.send(Command::Send(report));

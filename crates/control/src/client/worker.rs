@@ -77,8 +77,9 @@ impl WorkerClient {
     }
 
     /// Sets the statistics of further heartbeats; returns immediately. Statistics that need a reaction, silent trees
-    /// and unreachable ranks, are sent without waiting for the next heartbeat.
+    /// and unreachable ranks, are sent without waiting for the next heartbeat. Of the pauses the last ones are sent.
     pub fn heartbeat(&self, statistics: pb::WorkerHeartbeat) {
+        let statistics = statistics.within_limits();
         let mut kept = self.statistics.lock().unwrap_or_else(PoisonError::into_inner);
         let urgent = (&kept.silent_trees, &kept.unreachable_ranks, kept.plan_epoch)
             != (&statistics.silent_trees, &statistics.unreachable_ranks, statistics.plan_epoch);

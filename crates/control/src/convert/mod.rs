@@ -1,5 +1,6 @@
 //! Conversion between plain types and messages. Other crates see plans and leases as plain types only.
 
+mod bounds;
 mod lease;
 mod plan;
 
@@ -8,6 +9,7 @@ use netsum_wire::tag::JobKey;
 use crate::error::ControlError;
 use crate::pb;
 
+pub(crate) use bounds::{Bounded, shorten};
 pub use lease::lease_from_message;
 pub(crate) use lease::{idle_expiry, lease_message, revocation};
 pub(crate) use plan::{plan_from_bytes, plan_from_message, plan_message, plan_to_bytes};

@@ -10,6 +10,7 @@ use netsum_wire::tag::JobKey;
 
 use super::event::{Refusal, SessionId};
 use super::suspicion::Suspicion;
+use crate::limits::{NAME_MAX, RANKS_MAX, TREES_MAX};
 use crate::pb;
 
 /// A validated request for a job.
@@ -348,12 +349,7 @@ impl Job {
 /// Protocol name of a job that leaves the choice to the controller.
 pub(crate) const AUTO: &str = "auto";
 
-/// Maximum number of ranks: more would need streams to several controllers.
-const RANKS_MAX: u32 = 4096;
-const NAME_MAX: usize = 128;
 /// Number of ranks that a packet's `missing` bitmap distinguishes.
 const RANKS_NAMED: u32 = 64;
 /// Leases use thousandths.
 const RELEASE_MIN: f32 = 0.001;
-/// Maximum number of a rack's uplinks that a job may use at once.
-const TREES_MAX: u32 = 16;

@@ -9,6 +9,7 @@ use netsum_wire::tag::{JobKey, Mac};
 use super::event::{Action, Answer, Decision, Event, Refusal, SessionId};
 use super::job::{Job, JobSpec, MemberState, Phase};
 use super::settings::Settings;
+use crate::limits::JOBS_MAX;
 use crate::pb;
 
 /// Condition of a switch.
@@ -149,7 +150,7 @@ impl State {
                 self.worker_joined(now_ms, session, &join, unix_s)?;
             }
             Event::WorkerHeartbeat { session, statistics } => {
-                self.worker_heartbeat(now_ms, session, statistics)
+                self.worker_heartbeat(now_ms, session, statistics)?;
             }
             Event::WorkerLeft { session } => self.worker_left(now_ms, session),
             Event::WorkerClosed { session } => self.worker_closed(now_ms, session),
@@ -298,7 +299,5 @@ impl State {
     }
 }
 
-/// Maximum number of live jobs, each of which holds a stream per rank.
-const JOBS_MAX: usize = 1024;
 /// Number of ended jobs that are still shown.
 const ENDED_KEPT: usize = 100;

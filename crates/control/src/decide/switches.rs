@@ -15,7 +15,7 @@ impl State {
         &mut self,
         now_ms: u64,
         session: SessionId,
-        hello: pb::SwitchHello,
+        mut hello: pb::SwitchHello,
     ) -> Result<(), Refusal> {
         let switch = self.identify(&hello)?;
         if let Some(old) = self.switch_session(switch) {
@@ -23,7 +23,7 @@ impl State {
             self.actions.push(Action::Close(old));
             self.switch_down(now_ms, switch);
         }
-        let installed = hello.installed.clone();
+        let installed = std::mem::take(&mut hello.installed);
         let state = self.switch_mut(switch);
         state.condition = SwitchCondition::Up(session);
         (state.since_ms, state.reported_ms) = (now_ms, now_ms);

@@ -86,8 +86,9 @@ impl State {
         now_ms: u64,
         session: SessionId,
         statistics: pb::WorkerHeartbeat,
-    ) {
-        let Some((job, rank)) = self.member_of(session) else { return };
+    ) -> Result<(), Refusal> {
+        let Some((job, rank)) = self.member_of(session) else { return Ok(()) };
+        check_lists(job, rank, &statistics)?;
         job.active_ms = now_ms;
         let epoch = job.current.as_ref().map(|plan| u32::from(plan.epoch));
         let member = job.member_mut(rank);
@@ -98,6 +99,7 @@ impl State {
         if same_plan && results(&before) < results(after) {
             job.worked_ms = Some(now_ms);
         }
+        Ok(())
     }
 
     pub(super) fn worker_left(&mut self, now_ms: u64, session: SessionId) {
@@ -376,6 +378,24 @@ impl State {
             self.fabric.name
         )
     }
+}
+
+/// Refuses a heartbeat whose lists are longer than those of any rank of the job.
+fn check_lists(job: &Job, rank: u32, statistics: &pb::WorkerHeartbeat) -> Result<(), Refusal> {
+    let pb::WorkerHeartbeat { trees, silent_trees, unreachable_ranks, .. } = statistics;
+    let (most, size) = (job.spec.max_trees, job.spec.size);
+    let lists = [
+        ("trees", trees.len(), most),
+        ("silent_trees", silent_trees.len(), most),
+        ("unreachable_ranks", unreachable_ranks.len(), size),
+    ];
+    let wrong = lists.into_iter().find(|&(_, length, limit)| length > limit as usize);
+    wrong.map_or(Ok(()), |(field, length, limit)| {
+        Err(Refusal::Invalid(format!(
+            "{field} of rank {rank} of job {} has {length} entries; the limit is {limit}",
+            job.id
+        )))
+    })
 }
 
 /// Number of results that trees have brought a rank so far.

@@ -17,6 +17,7 @@ use crate::client::MESSAGE_MAX;
 use crate::decide::Settings;
 use crate::engine::Engine;
 use crate::error::ControlError;
+use crate::limits::REPORT_MAX;
 use crate::pb::controller_server::ControllerServer;
 use crate::store::{MemoryStore, SqliteStore, Store};
 
@@ -175,6 +176,4 @@ const BACKLOG: u32 = 1024;
 const MESSAGES_QUEUED: usize = 1024;
 /// A frozen peer is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// The largest report is a switch's, with some hundred neighbours and trees.
-const REPORT_MAX: usize = 1 << 20;
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

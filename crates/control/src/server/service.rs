@@ -10,6 +10,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::actor::{Message, PeerSender, PeerStream, Reply};
+use crate::convert::Bounded;
 use crate::decide::{Answer, Event, Refusal, SessionId};
 use crate::engine::Failure;
 use crate::pb;
@@ -68,10 +69,7 @@ impl controller_server::Controller for Service {
         let mut key = [0; 16];
         getrandom::fill(&mut key)
             .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
-        let event = Event::CreateJob {
-            request: request.into_inner(),
-            key: JobKey::new(Mac::default(), key),
-        };
+        let event = Event::CreateJob { request: checked(request)?, key: JobKey::new(Mac::default(), key) };
         match self.event(event).await? {
             Answer::Created(job) => {
                 let incarnation = self.incarnation;
@@ -85,7 +83,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::StopJobRequest>,
     ) -> Result<Response<pb::StopJobReply>, Status> {
-        let pb::StopJobRequest { job, reason } = request.into_inner();
+        let pb::StopJobRequest { job, reason } = checked(request)?;
         self.event(Event::StopJob { job, reason }).await?;
         Ok(Response::new(pb::StopJobReply {}))
     }
@@ -118,22 +116,28 @@ impl controller_server::Controller for Service {
         else {
             return Err(Status::invalid_argument("a worker's first report is Join"));
         };
+        check(&join)?;
         let session = self.session();
         let (sender, events) = mpsc::channel(EVENTS_QUEUED);
+        let refusals = sender.downgrade();
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
         let event = Event::WorkerJoined { session, join };
         status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
-            let event_of = |report: pb::WorkerReport| match report.report? {
-                WorkerContent::Heartbeat(statistics) => {
-                    Some(Event::WorkerHeartbeat { session, statistics })
-                }
-                WorkerContent::Leave(_) => Some(Event::WorkerLeft { session }),
-                WorkerContent::Join(_) => None,
+            let event_of = |report: pb::WorkerReport| {
+                Ok(match report.report {
+                    Some(WorkerContent::Heartbeat(statistics)) => {
+                        check(&statistics)?;
+                        Some(Event::WorkerHeartbeat { session, statistics })
+                    }
+                    Some(WorkerContent::Leave(_)) => Some(Event::WorkerLeft { session }),
+                    Some(WorkerContent::Join(_)) | None => None,
+                })
             };
-            forward_reports(reports, &owner, gone, event_of).await;
+            let refused = forward_reports(reports, &owner, gone, event_of).await;
+            refuse(&refusals, refused);
             let _ = owner.send(Message::Event(Event::WorkerClosed { session }, None)).await;
         });
         Ok(Response::new(ReceiverStream::new(events)))
@@ -149,22 +153,31 @@ impl controller_server::Controller for Service {
         else {
             return Err(Status::invalid_argument("a switch's first report is SwitchHello"));
         };
+        check(&hello)?;
         let session = self.session();
         let (sender, commands) = mpsc::channel(EVENTS_QUEUED);
+        let refusals = sender.downgrade();
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Switch(sender), alive };
         let event = Event::SwitchHello { session, hello };
         status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
-            let event_of = |report: pb::SwitchReport| match report.report? {
-                SwitchContent::Heartbeat(counters) => {
-                    Some(Event::SwitchHeartbeat { session, counters })
-                }
-                SwitchContent::LeaseAck(ack) => Some(Event::LeaseAck { session, ack }),
-                SwitchContent::Hello(_) => None,
+            let event_of = |report: pb::SwitchReport| {
+                Ok(match report.report {
+                    Some(SwitchContent::Heartbeat(counters)) => {
+                        check(&counters)?;
+                        Some(Event::SwitchHeartbeat { session, counters })
+                    }
+                    Some(SwitchContent::LeaseAck(ack)) => {
+                        check(&ack)?;
+                        Some(Event::LeaseAck { session, ack })
+                    }
+                    Some(SwitchContent::Hello(_)) | None => None,
+                })
             };
-            forward_reports(reports, &owner, gone, event_of).await;
+            let refused = forward_reports(reports, &owner, gone, event_of).await;
+            refuse(&refusals, refused);
             let _ = owner.send(Message::Event(Event::SwitchClosed { session }, None)).await;
         });
         Ok(Response::new(ReceiverStream::new(commands)))
@@ -177,27 +190,47 @@ async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
     tokio::time::timeout(FIRST_REPORT, reports.message()).await.map_err(late)?
 }
 
-/// Forwards reports until the peer ends the stream, or the owner of the state does (`gone`).
+/// Forwards reports until the peer ends the stream, or the owner of the state does (`gone`). A stream has at most one
+/// report at the owner. Errors: a report was refused.
 async fn forward_reports<R>(
     mut reports: Streaming<R>,
     owner: &mpsc::Sender<Message>,
     mut gone: oneshot::Receiver<()>,
-    event_of: impl Fn(R) -> Option<Event>,
-) {
+    event_of: impl Fn(R) -> Result<Option<Event>, Status>,
+) -> Result<(), Status> {
     loop {
         tokio::select! {
             report = reports.message() => {
-                let Ok(Some(report)) = report else { return };
+                let Ok(Some(report)) = report else { return Ok(()) };
                 // An unknown report comes from a newer peer.
-                if let Some(event) = event_of(report)
-                    && owner.send(Message::Event(event, None)).await.is_err()
-                {
-                    return;
+                let Some(event) = event_of(report)? else { continue };
+                let (reply, answer) = oneshot::channel();
+                if owner.send(Message::Event(event, Some(reply))).await.is_err() {
+                    return Ok(());
                 }
+                let Ok(answer) = answer.await else { return Ok(()) };
+                status(answer)?;
             }
-            _ = &mut gone => return,
+            _ = &mut gone => return Ok(()),
         }
     }
+}
+
+/// Tells the peer why its report was refused; its stream ends.
+fn refuse<E>(peer: &mpsc::WeakSender<Result<E, Status>>, refused: Result<(), Status>) {
+    if let (Err(refused), Some(peer)) = (refused, peer.upgrade()) {
+        tracing::warn!(reason = refused.message(), "refused a report; its stream is closed");
+        let _ = peer.try_send(Err(refused));
+    }
+}
+
+/// The request, if its texts and lists are within their limits.
+fn checked<M: Bounded>(request: Request<M>) -> Result<M, Status> {
+    check(request.get_ref()).map(|()| request.into_inner())
+}
+
+fn check(message: &impl Bounded) -> Result<(), Status> {
+    message.check_sizes().map_err(Status::invalid_argument)
 }
 
 fn status(reply: Reply) -> Result<Answer, Status> {

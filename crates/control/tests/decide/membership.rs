@@ -227,3 +227,29 @@ fn a_running_job_that_the_store_lacks_is_resumed() {
     world.check_leases();
     assert_eq!(world.create(4), job + 1, "its number is taken");
 }
+
+#[test]
+fn a_heartbeat_names_no_more_trees_and_ranks_than_the_job_has() {
+    let mut world = World::standard();
+    let job = world.job_on(&[0, 2], 1);
+    let (session, _) = world.workers[&(job, 1)];
+    let good = pb::WorkerHeartbeat {
+        trees: vec![pb::WorkerTree::default()],
+        silent_trees: vec![0],
+        unreachable_ranks: vec![0, 1],
+        operations: 7,
+        ..Default::default()
+    };
+    world.play(Event::WorkerHeartbeat { session, statistics: good.clone() }).unwrap();
+    let mut refused = |statistics: pb::WorkerHeartbeat| {
+        world.play(Event::WorkerHeartbeat { session, statistics }).unwrap_err().to_string()
+    };
+    let wrong = pb::WorkerHeartbeat { unreachable_ranks: vec![0; 3], ..good.clone() };
+    let text = format!("unreachable_ranks of rank 1 of job {job} has 3 entries; the limit is 2");
+    assert_eq!(refused(wrong), text);
+    let wrong = pb::WorkerHeartbeat { silent_trees: vec![0; 2], ..good.clone() };
+    assert!(refused(wrong).starts_with("silent_trees of rank 1"));
+    let trees = vec![pb::WorkerTree::default(); 2];
+    assert!(refused(pb::WorkerHeartbeat { trees, ..good.clone() }).starts_with("trees of rank 1"));
+    assert_eq!(world.state().job(job).unwrap().members[1].statistics, good);
+}

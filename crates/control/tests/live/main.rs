@@ -1,5 +1,6 @@
 //! A real controller on a real port, with switches and workers that use the real clients.
 
+mod hostile;
 mod scene;
 
 use std::process::{Command, Stdio};

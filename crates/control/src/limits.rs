@@ -1,0 +1,43 @@
+//! Limits of what the controller takes from the network, with what each follows from.
+//!
+//! The controller keeps the last heartbeat of every rank and of every switch, so these limits bound its memory: at most
+//! [`KEPT_PER_RANK`] bytes for each rank with a stream.
+
+/// Maximum number of ranks of a job: more would need streams to several controllers.
+pub(crate) const RANKS_MAX: u32 = 4096;
+/// Maximum number of trees of a job: of a rack's uplinks that a job may use at once.
+pub(crate) const TREES_MAX: u32 = 16;
+/// Maximum number of live jobs, each of which holds a stream per rank.
+pub(crate) const JOBS_MAX: usize = 1024;
+/// The largest report, in bytes: a switch's, with a few thousand neighbours and trees. One byte of a report takes up to
+/// 120 bytes once it is decoded, so the service checks a report before it hands the report on.
+pub(crate) const REPORT_MAX: usize = 1 << 20;
+
+/// Maximum length in bytes of a job's name. Names of hosts, switches and tenants have at most 63 (fabric file).
+pub(crate) const NAME_MAX: usize = 128;
+/// Maximum length in bytes of a text for people: a reason, what a pause was for.
+pub(crate) const TEXT_MAX: usize = 256;
+/// Maximum length in bytes of `ip:port`: an IPv6 address with its scope.
+pub(crate) const ADDRESS_MAX: usize = 80;
+/// Maximum length in bytes of the texts in the plan that a rank brings back. The controller wrote them, and keeps none:
+/// a reason can name every switch of a fabric.
+pub(crate) const PLAN_TEXT_MAX: usize = 1 << 16;
+/// Maximum number of pauses in a heartbeat. A worker names its last ones.
+pub(crate) const PAUSES_MAX: usize = 32;
+
+/// Maximum number of leases that a switch names: all trees of all jobs.
+pub(crate) const LEASES_MAX: usize = JOBS_MAX * TREES_MAX as usize;
+/// Maximum number of neighbours that a switch names: each takes a child of a lease, or has taken one.
+pub(crate) const NEIGHBOURS_MAX: usize = 16_384;
+/// Maximum number of reasons for which a switch, or a tree at a switch, counts drops.
+pub(crate) const DROP_REASONS_MAX: usize = 64;
+/// Maximum number of lease confirmations that wait for a store that fails: one for each lease.
+pub(crate) const ACKS_DEFERRED_MAX: usize = LEASES_MAX;
+
+/// Upper bound of the bytes that the controller keeps of a rank's messages: an address and the last heartbeat.
+pub(crate) const KEPT_PER_RANK: usize = ADDRESS_MAX
+    + size_of::<crate::pb::WorkerHeartbeat>()
+    + TREES_MAX as usize * (size_of::<crate::pb::WorkerTree>() + size_of::<u32>())
+    + RANKS_MAX as usize * size_of::<u32>()
+    + PAUSES_MAX * (size_of::<crate::pb::Pause>() + TEXT_MAX);
+const _: () = assert!(KEPT_PER_RANK < 30 << 10);
