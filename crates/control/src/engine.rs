@@ -32,6 +32,21 @@ struct Trouble {
     problem: String,
 }
 
+/// The state at a time.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    state: State,
+    store: pb::StoreStatus,
+    now_ms: u64,
+}
+
+impl Snapshot {
+    /// The state as a message.
+    pub fn status(&self) -> pb::StatusReply {
+        pb::StatusReply { store: Some(self.store.clone()), ..self.state.status(self.now_ms) }
+    }
+}
+
 /// The outcome of an event.
 #[derive(Debug)]
 pub struct Outcome {
@@ -95,6 +110,11 @@ impl<S: Store> Engine<S> {
 
     /// The whole state at `now_ms`.
     pub fn status(&self, now_ms: u64) -> pb::StatusReply {
+        self.snapshot(now_ms).status()
+    }
+
+    /// The state at `now_ms`; cheap, since jobs, ranks and switches are shared.
+    pub(crate) fn snapshot(&self, now_ms: u64) -> Snapshot {
         let trouble = self.trouble.as_ref();
         let store = pb::StoreStatus {
             place: self.store.place(),
@@ -103,7 +123,7 @@ impl<S: Store> Engine<S> {
             failures: self.failures,
             deferred_events: self.deferred.len() as u32,
         };
-        pb::StatusReply { store: Some(store), ..self.state.status(now_ms) }
+        Snapshot { state: self.state.clone(), store, now_ms }
     }
 
     /// The state in effect.

@@ -3,6 +3,8 @@
 //! The controller keeps the last heartbeat of every rank and of every switch, so these limits bound its memory: at most
 //! [`KEPT_PER_RANK`] bytes for each rank with a stream.
 
+use std::time::Duration;
+
 /// Maximum number of ranks of a job: more would need streams to several controllers.
 pub(crate) const RANKS_MAX: u32 = 4096;
 /// Maximum number of trees of a job: of a rack's uplinks that a job may use at once.
@@ -33,6 +35,37 @@ pub(crate) const NEIGHBOURS_MAX: usize = 16_384;
 pub(crate) const DROP_REASONS_MAX: usize = 64;
 /// Maximum number of lease confirmations that wait for a store that fails: one for each lease.
 pub(crate) const ACKS_DEFERRED_MAX: usize = LEASES_MAX;
+
+/// Maximum number of ranks of all live jobs, which take some 20 MB.
+pub(crate) const RANKS_LIVE_MAX: usize = 16 * RANKS_MAX as usize;
+/// Maximum number of jobs, and of their ranks, that one address has created and whose ranks have not all joined. Such
+/// jobs cost their creator nothing; without the limits they take all places until their time-out.
+pub(crate) const JOBS_WAITING_MAX: usize = 64;
+/// See [`JOBS_WAITING_MAX`]; four of the largest jobs.
+pub(crate) const RANKS_WAITING_MAX: usize = 4 * RANKS_MAX as usize;
+/// Maximum number of jobs of a tenant that wait for ranks, on a fabric with several tenants.
+pub(crate) const TENANT_WAITING_MAX: usize = JOBS_MAX / 4;
+/// Maximum number of ended jobs, and of their ranks, that are still shown.
+pub(crate) const ENDED_SHOWN: usize = 100;
+/// See [`ENDED_SHOWN`].
+pub(crate) const ENDED_RANKS_SHOWN: usize = 4 * RANKS_MAX as usize;
+
+/// Maximum number of connections: a stream for each rank of the largest jobs, and calls.
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
+/// Open files that are not connections: the store, logs, the runtime.
+pub(crate) const DESCRIPTORS_RESERVED: usize = 64;
+/// Maximum number of concurrent calls on a connection; clients here make one.
+pub(crate) const CALLS_PER_CONNECTION: u32 = 16;
+/// Bytes that a peer may send on a stream before the controller reads them; on a connection four times as many.
+pub(crate) const STREAM_WINDOW: u32 = 64 << 10;
+/// Number of messages that wait for the owner of the state.
+pub(crate) const MESSAGES_MAX: usize = 1024;
+/// Maximum number of calls and new streams among these; the other places are for reports.
+pub(crate) const CALLS_MAX: usize = 64;
+/// Minimum time between two replies to Status that are built. People and tools read a few per second.
+pub(crate) const STATUS_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum bytes of replies to Status that are being sent: several of the largest.
+pub(crate) const REPLIES_HELD_MAX: usize = 64 << 20;
 
 /// Upper bound of the bytes that the controller keeps of a rank's messages: an address and the last heartbeat.
 pub(crate) const KEPT_PER_RANK: usize = ADDRESS_MAX

@@ -207,10 +207,8 @@ mod tests {
     #[test]
     fn a_worker_leaves_out_what_would_be_refused() {
         let pause = |at: usize| pb::Pause { what: "é".repeat(at), ..Default::default() };
-        let sent = pb::WorkerHeartbeat {
-            pauses: (100..140).map(pause).collect(),
-            ..Default::default()
-        };
+        let sent =
+            pb::WorkerHeartbeat { pauses: (100..140).map(pause).collect(), ..Default::default() };
         let sent = sent.within_limits();
         sent.check_sizes().unwrap();
         assert_eq!(sent.pauses.len(), PAUSES_MAX);

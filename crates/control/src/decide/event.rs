@@ -1,5 +1,7 @@
 //! Events of the controller, and the resulting actions.
 
+use std::net::IpAddr;
+
 use netsum_wire::tag::JobKey;
 
 use crate::pb;
@@ -21,6 +23,8 @@ pub enum Event {
         request: pb::CreateJobRequest,
         /// A random key for this job; used unless the fabric is trusted.
         key: JobKey,
+        /// The caller's address, if it is known.
+        from: Option<IpAddr>,
     },
     /// A client asks for the end of a job.
     StopJob {

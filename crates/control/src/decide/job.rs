@@ -1,7 +1,7 @@
 //! State of a job.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
@@ -133,6 +133,8 @@ pub struct Job {
     pub spec: JobSpec,
     /// The key for its packets' tags; `None`: created on a trusted fabric.
     pub key: Option<JobKey>,
+    /// Address of the caller that created it; not stored.
+    pub(super) creator: Option<IpAddr>,
     /// Time of creation, in seconds since 1970.
     pub created_unix_s: f64,
     pub(super) join_by_ms: u64,
@@ -270,6 +272,7 @@ impl Job {
             id,
             spec,
             key: None,
+            creator: None,
             created_unix_s,
             join_by_ms,
             members,

@@ -1,6 +1,7 @@
 //! The controller's state.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use netsum_topo::{Fabric, NodeId, Topology};
@@ -9,7 +10,10 @@ use netsum_wire::tag::{JobKey, Mac};
 use super::event::{Action, Answer, Decision, Event, Refusal, SessionId};
 use super::job::{Job, JobSpec, MemberState, Phase};
 use super::settings::Settings;
-use crate::limits::JOBS_MAX;
+use crate::limits::{
+    ENDED_RANKS_SHOWN, ENDED_SHOWN, JOBS_MAX, JOBS_WAITING_MAX, RANKS_LIVE_MAX, RANKS_WAITING_MAX,
+    TENANT_WAITING_MAX,
+};
 use crate::pb;
 
 /// Condition of a switch.
@@ -142,8 +146,10 @@ impl State {
 
     fn dispatch(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Result<Answer, Refusal> {
         match event {
-            Event::CreateJob { request, key } => {
-                return self.create(now_ms, &request, key, unix_s).map(Answer::Created);
+            Event::CreateJob { request, key, from } => {
+                let spec = JobSpec::check(&request, self.settings.min_bytes)?;
+                self.admit_waiting(&spec, from)?;
+                return self.create(now_ms, spec, key, from, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
             Event::WorkerJoined { session, join } => {
@@ -175,15 +181,16 @@ impl State {
     fn create(
         &mut self,
         now_ms: u64,
-        request: &pb::CreateJobRequest,
+        spec: JobSpec,
         key: JobKey,
+        from: Option<IpAddr>,
         unix_s: f64,
     ) -> Result<u32, Refusal> {
-        let spec = JobSpec::check(request, self.settings.min_bytes)?;
         self.admit_job(&spec)?;
         let id = self.draw_number();
         let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
         job.key = (!self.fabric.trusted).then(|| key.with_mac(self.fastest_mac()));
+        job.creator = from;
         job.active_ms = now_ms;
         self.jobs.insert(id, Arc::new(job));
         self.actions.push(Action::SaveJob(id));
@@ -207,6 +214,12 @@ impl State {
                 "{all} jobs are running, the most that this controller takes; wait for one to end"
             )));
         }
+        let ranks: usize = live().map(|job| job.members.len()).sum();
+        if ranks + spec.size as usize > RANKS_LIVE_MAX {
+            return Err(Refusal::State(format!(
+                "the running jobs have {ranks} ranks, and all jobs may have {RANKS_LIVE_MAX}; wait for one to end"
+            )));
+        }
         let name = &spec.tenant;
         let Some(tenant) = self.fabric.tenant(name) else {
             let names: Vec<&str> =
@@ -221,6 +234,29 @@ impl State {
         if of_tenant as u64 >= u64::from(tenant.jobs) {
             return Err(Refusal::State(format!(
                 "tenant {name:?} has {of_tenant} jobs, the most that it may have; wait for one to end"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Whether the caller at `from` and the tenant may have another job that waits for its ranks.
+    fn admit_waiting(&self, spec: &JobSpec, from: Option<IpAddr>) -> Result<(), Refusal> {
+        let waiting = || self.jobs.values().filter(|job| job.phase == Phase::Joining);
+        let own = || waiting().filter(|job| from.is_some() && job.creator == from);
+        let (jobs, ranks) = (own().count(), own().map(|job| job.members.len()).sum::<usize>());
+        let address = from.map(|address| address.to_string()).unwrap_or_default();
+        if jobs >= JOBS_WAITING_MAX || ranks + spec.size as usize > RANKS_WAITING_MAX {
+            return Err(Refusal::State(format!(
+                "{jobs} jobs created from {address} still wait for some of their {ranks} ranks; an address may have \
+                 {JOBS_WAITING_MAX} such jobs with {RANKS_WAITING_MAX} ranks; start their ranks, or stop these jobs"
+            )));
+        }
+        let of_tenant = waiting().filter(|job| job.spec.tenant == spec.tenant).count();
+        if !self.fabric.tenants.is_empty() && of_tenant >= TENANT_WAITING_MAX {
+            return Err(Refusal::State(format!(
+                "{of_tenant} jobs of tenant {:?} wait for their ranks, the most that it may have; start their ranks, \
+                 or stop these jobs",
+                spec.tenant
             )));
         }
         Ok(())
@@ -259,9 +295,14 @@ impl State {
 
     fn forget_old_jobs(&mut self) {
         let over = self.jobs.values().filter(|job| !job.phase.is_live());
-        let over: Vec<u32> = over.map(|job| job.id).collect();
-        let surplus = over.len().saturating_sub(ENDED_KEPT);
-        over[..surplus].iter().for_each(|job| drop(self.jobs.remove(job)));
+        let over: Vec<(u32, usize)> = over.map(|job| (job.id, job.members.len())).collect();
+        let mut ranks = 0;
+        let shown = over.iter().rev().take(ENDED_SHOWN).take_while(|(_, size)| {
+            ranks += size;
+            ranks <= ENDED_RANKS_SHOWN
+        });
+        let surplus = over.len() - shown.count();
+        over[..surplus].iter().for_each(|(job, _)| drop(self.jobs.remove(job)));
     }
 
     /// A job, mutable.
@@ -298,6 +339,3 @@ impl State {
         self.topology.name(node)
     }
 }
-
-/// Number of ended jobs that are still shown.
-const ENDED_KEPT: usize = 100;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::decide::{Action, Answer, Event, SessionId};
-use crate::engine::{Engine, Failure, Outcome};
+use crate::engine::{Engine, Failure, Outcome, Snapshot};
 use crate::pb;
 use crate::store::Store;
 
@@ -16,12 +16,10 @@ pub(super) enum Message {
     Event(Event, Option<oneshot::Sender<Reply>>),
     /// A new stream; the event is its first report.
     Open(SessionId, PeerStream, Event, oneshot::Sender<Reply>),
-    /// A request for the whole status.
-    Status(oneshot::Sender<pb::StatusReply>),
+    /// A request for the state, from which the caller makes a status.
+    Snapshot(oneshot::Sender<Snapshot>),
     /// A request for the jobs, including those that are over or not.
     Jobs(bool, oneshot::Sender<Vec<pb::JobSummary>>),
-    /// A request for the fabric's name and hosts.
-    Fabric(oneshot::Sender<pb::FabricReply>),
 }
 
 /// The answer to an event.
@@ -51,6 +49,8 @@ pub(super) async fn run(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
+            // A runtime that is shut down ends the tasks before the clock, which must not be read then.
+            biased;
             _ = &mut quit => return,
             _ = tick.tick() => drop(actor.event(Event::Tick)),
             message = inbox.recv() => match message {
@@ -92,9 +92,8 @@ impl Actor {
                 }
                 let _ = reply.send(answer);
             }
-            Message::Status(reply) => drop(reply.send(self.engine.status(self.now_ms()))),
+            Message::Snapshot(reply) => drop(reply.send(self.engine.snapshot(self.now_ms()))),
             Message::Jobs(ended, reply) => drop(reply.send(self.engine.state().job_list(ended))),
-            Message::Fabric(reply) => drop(reply.send(self.engine.state().fabric_reply())),
         }
     }
 

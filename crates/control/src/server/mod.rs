@@ -1,6 +1,10 @@
 //! The controller as a process: one task owns the state, gRPC handlers send it events.
 
 mod actor;
+mod board;
+mod connections;
+mod front;
+mod owner;
 mod service;
 
 use std::net::SocketAddr;
@@ -9,15 +13,17 @@ use std::time::Duration;
 
 use netsum_topo::Fabric;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::TcpListenerStream;
+use tokio::sync::oneshot;
 use tonic::transport::Server;
 
+use self::connections::{ConnectionLimits, Connections};
+use self::front::Front;
+use self::owner::Owner;
 use crate::client::MESSAGE_MAX;
 use crate::decide::Settings;
 use crate::engine::Engine;
 use crate::error::ControlError;
-use crate::limits::REPORT_MAX;
+use crate::limits::{CALLS_PER_CONNECTION, REPORT_MAX, STREAM_WINDOW};
 use crate::pb::controller_server::ControllerServer;
 use crate::store::{MemoryStore, SqliteStore, Store};
 
@@ -144,25 +150,32 @@ fn serve(
     let (fabric, incarnation) = (&state.fabric().name, format!("{:016x}", state.incarnation()));
     let jobs = state.job_list(false).len();
     tracing::info!(%address, %fabric, store = place, incarnation, jobs, "controller is up");
-    let (messages, inbox) = mpsc::channel(MESSAGES_QUEUED);
+    let (owner, inbox) = Owner::queue();
     let (quit, quitting) = oneshot::channel();
-    let service = service::Service::new(messages, address, engine.state().incarnation());
+    let service = service::Service::new(owner, address, engine.state().fabric_reply());
     let service = ControllerServer::new(service)
         .max_decoding_message_size(REPORT_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
+    let connections = Connections::new(ConnectionLimits::of_system());
+    let service = Front::new(service, connections.clone());
     Ok(async move {
-        let actor = tokio::spawn(actor::run(engine, inbox, quitting));
+        // A thread of its own: gRPC's threads may be busy with a storm of calls.
+        let here = tokio::runtime::Handle::current();
+        let run = move || here.block_on(actor::run(engine, inbox, quitting));
+        let actor = tokio::task::spawn_blocking(run);
         let shutdown = async move {
             let _ = stopped.await;
             // Streams end with their owner; otherwise the server would wait for them.
             let _ = quit.send(());
         };
         let served = Server::builder()
-            .tcp_nodelay(true)
+            .max_concurrent_streams(CALLS_PER_CONNECTION)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(4 * STREAM_WINDOW)
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(KEEP_ALIVE))
             .add_service(service)
-            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), shutdown)
+            .serve_with_incoming_shutdown(connections.accept(listener), shutdown)
             .await;
         if let Err(error) = served {
             tracing::error!(%error, "the server ended");
@@ -173,7 +186,6 @@ fn serve(
 
 const THREADS: usize = 2;
 const BACKLOG: u32 = 1024;
-const MESSAGES_QUEUED: usize = 1024;
 /// A frozen peer is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -10,6 +10,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::actor::{Message, PeerSender, PeerStream, Reply};
+use super::board::Board;
+use super::owner::Owner;
 use crate::convert::Bounded;
 use crate::decide::{Answer, Event, Refusal, SessionId};
 use crate::engine::Failure;
@@ -21,32 +23,24 @@ use crate::pb::worker_report::Report as WorkerContent;
 /// The service; cheap, holds no state.
 #[derive(Debug)]
 pub(super) struct Service {
-    owner: mpsc::Sender<Message>,
-    address: SocketAddr,
-    incarnation: u64,
+    owner: Owner,
+    board: Board,
+    fabric: pb::FabricReply,
     sessions: AtomicU64,
 }
 
 impl Service {
-    pub fn new(owner: mpsc::Sender<Message>, address: SocketAddr, incarnation: u64) -> Service {
-        Service { owner, address, incarnation, sessions: AtomicU64::new(1) }
+    pub fn new(owner: Owner, address: SocketAddr, fabric: pb::FabricReply) -> Service {
+        let board = Board::new(owner.clone(), address);
+        Service { owner, board, fabric, sessions: AtomicU64::new(1) }
     }
 
     fn session(&self) -> SessionId {
         SessionId(self.sessions.fetch_add(1, Ordering::Relaxed))
     }
 
-    async fn ask<T>(
-        &self,
-        message: impl FnOnce(oneshot::Sender<T>) -> Message,
-    ) -> Result<T, Status> {
-        let (reply, answer) = oneshot::channel();
-        self.owner.send(message(reply)).await.map_err(|_| stopping())?;
-        answer.await.map_err(|_| stopping())
-    }
-
     async fn event(&self, event: Event) -> Result<Answer, Status> {
-        status(self.ask(|reply| Message::Event(event, Some(reply))).await?)
+        status(self.owner.ask(|reply| Message::Event(event, Some(reply))).await?)
     }
 }
 
@@ -59,7 +53,7 @@ impl controller_server::Controller for Service {
         &self,
         _: Request<pb::FabricRequest>,
     ) -> Result<Response<pb::FabricReply>, Status> {
-        self.ask(Message::Fabric).await.map(Response::new)
+        Ok(Response::new(self.fabric.clone()))
     }
 
     async fn create_job(
@@ -69,10 +63,11 @@ impl controller_server::Controller for Service {
         let mut key = [0; 16];
         getrandom::fill(&mut key)
             .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
-        let event = Event::CreateJob { request: checked(request)?, key: JobKey::new(Mac::default(), key) };
+        let from = request.remote_addr().map(|address| address.ip());
+        let event = Event::CreateJob { request: checked(request)?, key: JobKey::new(Mac::default(), key), from };
         match self.event(event).await? {
             Answer::Created(job) => {
-                let incarnation = self.incarnation;
+                let incarnation = self.fabric.incarnation;
                 Ok(Response::new(pb::CreateJobReply { job, incarnation }))
             }
             Answer::Done => Err(Status::internal("a job was created without a number")),
@@ -92,9 +87,10 @@ impl controller_server::Controller for Service {
         &self,
         _: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusReply>, Status> {
-        let mut reply = self.ask(Message::Status).await?;
-        reply.address = self.address.to_string();
-        Ok(Response::new(reply))
+        // The reply is encoded already: it becomes the body of the response.
+        let mut response = Response::new(pb::StatusReply::default());
+        response.extensions_mut().insert(self.board.reply().await?);
+        Ok(response)
     }
 
     async fn list_jobs(
@@ -102,7 +98,7 @@ impl controller_server::Controller for Service {
         request: Request<pb::ListJobsRequest>,
     ) -> Result<Response<pb::ListJobsReply>, Status> {
         let ended = request.into_inner().ended;
-        let jobs = self.ask(|reply| Message::Jobs(ended, reply)).await?;
+        let jobs = self.owner.ask(|reply| Message::Jobs(ended, reply)).await?;
         Ok(Response::new(pb::ListJobsReply { jobs }))
     }
 
@@ -123,7 +119,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
         let event = Event::WorkerJoined { session, join };
-        status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
+        status(self.owner.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
             let event_of = |report: pb::WorkerReport| {
@@ -138,7 +134,7 @@ impl controller_server::Controller for Service {
             };
             let refused = forward_reports(reports, &owner, gone, event_of).await;
             refuse(&refusals, refused);
-            let _ = owner.send(Message::Event(Event::WorkerClosed { session }, None)).await;
+            let _ = owner.report(Event::WorkerClosed { session }).await;
         });
         Ok(Response::new(ReceiverStream::new(events)))
     }
@@ -160,7 +156,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Switch(sender), alive };
         let event = Event::SwitchHello { session, hello };
-        status(self.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
+        status(self.owner.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
             let event_of = |report: pb::SwitchReport| {
@@ -178,7 +174,7 @@ impl controller_server::Controller for Service {
             };
             let refused = forward_reports(reports, &owner, gone, event_of).await;
             refuse(&refusals, refused);
-            let _ = owner.send(Message::Event(Event::SwitchClosed { session }, None)).await;
+            let _ = owner.report(Event::SwitchClosed { session }).await;
         });
         Ok(Response::new(ReceiverStream::new(commands)))
     }
@@ -194,7 +190,7 @@ async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
 /// report at the owner. Errors: a report was refused.
 async fn forward_reports<R>(
     mut reports: Streaming<R>,
-    owner: &mpsc::Sender<Message>,
+    owner: &Owner,
     mut gone: oneshot::Receiver<()>,
     event_of: impl Fn(R) -> Result<Option<Event>, Status>,
 ) -> Result<(), Status> {
@@ -204,12 +200,7 @@ async fn forward_reports<R>(
                 let Ok(Some(report)) = report else { return Ok(()) };
                 // An unknown report comes from a newer peer.
                 let Some(event) = event_of(report)? else { continue };
-                let (reply, answer) = oneshot::channel();
-                if owner.send(Message::Event(event, Some(reply))).await.is_err() {
-                    return Ok(());
-                }
-                let Ok(answer) = answer.await else { return Ok(()) };
-                status(answer)?;
+                status(owner.report(event).await?)?;
             }
             _ = &mut gone => return Ok(()),
         }
@@ -241,10 +232,6 @@ fn status(reply: Reply) -> Result<Answer, Status> {
         Failure::Refused(Refusal::Taken(text)) => Status::already_exists(text),
         Failure::Store(_) => Status::internal(failure.to_string()),
     })
-}
-
-fn stopping() -> Status {
-    Status::unavailable("the controller is stopping")
 }
 
 /// Several plans during a burst of re-plans; a peer this far behind does not read.

@@ -482,7 +482,7 @@ fn trees_of_another_job_make_the_next_one_use_other_links() {
     let mut roots = Vec::new();
     for _ in 0..2 {
         let Ok(Answer::Created(job)) =
-            world.play(Event::CreateJob { request: request.clone(), key: KEY })
+            world.play(Event::CreateJob { request: request.clone(), key: KEY, from: None })
         else {
             panic!("refused")
         };
@@ -534,7 +534,7 @@ fn invalid_requests_are_refused_with_the_cause() {
         "{unknown}"
     );
     let create = |world: &mut World, request| {
-        world.play(Event::CreateJob { request, key: KEY }).unwrap_err().to_string()
+        world.play(Event::CreateJob { request, key: KEY, from: None }).unwrap_err().to_string()
     };
     let base = pb::CreateJobRequest { size: 2, ..Default::default() };
     let size = pb::CreateJobRequest { size: 0, ..base.clone() };

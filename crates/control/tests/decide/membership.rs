@@ -1,10 +1,11 @@
 //! Rules for lost ranks, ended jobs, and claims of a Join.
 
-use netsum_control::decide::{Event, Phase, Settings};
+use netsum_control::decide::{Answer, Event, Phase, Settings};
 use netsum_control::pb::worker_event::Event as WorkerMessage;
-use netsum_control::{MemoryStore, pb};
+use netsum_control::{Failure, MemoryStore, pb};
+use netsum_topo::Tenant;
 
-use crate::world::{INCARNATION, World};
+use crate::world::{INCARNATION, KEY, World};
 
 fn lost(world: &World) -> Vec<u32> {
     let lost = world.messages.iter().filter_map(|(_, message)| match message {
@@ -226,6 +227,65 @@ fn a_running_job_that_the_store_lacks_is_resumed() {
     assert_eq!(new.fragment_bytes, plan.fragment_bytes);
     world.check_leases();
     assert_eq!(world.create(4), job + 1, "its number is taken");
+}
+
+/// Creates a job from an address.
+fn create_from(world: &mut World, from: &str, tenant: &str, size: u32) -> Result<Answer, Failure> {
+    let tenant = tenant.to_owned();
+    let request = pb::CreateJobRequest { size, tenant, ..Default::default() };
+    let from = Some(from.parse().unwrap());
+    world.play(Event::CreateJob { request, key: KEY, from })
+}
+
+#[test]
+fn jobs_that_nobody_joins_do_not_block_other_addresses() {
+    let mut world = World::standard();
+    for _ in 0..64 {
+        create_from(&mut world, "10.0.0.1", "", 2).unwrap();
+    }
+    let refused = create_from(&mut world, "10.0.0.1", "", 2).unwrap_err().to_string();
+    assert!(refused.contains("64 jobs created from 10.0.0.1 still wait"), "{refused}");
+    create_from(&mut world, "10.0.0.2", "", 2).unwrap();
+    // A job whose ranks have joined counts no more.
+    for rank in 0..2 {
+        world.join(1, rank, &format!("h{rank}"), 0).unwrap();
+    }
+    create_from(&mut world, "10.0.0.1", "", 2).unwrap();
+    create_from(&mut world, "10.0.0.1", "", 2).unwrap_err();
+    // A few jobs with many ranks are as many as many jobs.
+    for _ in 0..4 {
+        create_from(&mut world, "10.0.0.3", "", 4096).unwrap();
+    }
+    let refused = create_from(&mut world, "10.0.0.3", "", 1).unwrap_err().to_string();
+    assert!(refused.contains("an address may have 64 such jobs with 16384 ranks"), "{refused}");
+}
+
+#[test]
+fn jobs_that_nobody_joins_do_not_block_other_tenants() {
+    let mut world = World::standard();
+    world.fabric.tenants = vec![Tenant::named("blue"), Tenant::named("red")];
+    let mut world = World::new(world.fabric, Settings::default());
+    for job in 0..256 {
+        create_from(&mut world, &format!("10.0.0.{}", job / 64), "blue", 2).unwrap();
+    }
+    let refused = create_from(&mut world, "10.0.0.9", "blue", 2).unwrap_err().to_string();
+    assert!(refused.contains("256 jobs of tenant \"blue\" wait for their ranks"), "{refused}");
+    create_from(&mut world, "10.0.0.9", "red", 2).unwrap();
+}
+
+#[test]
+fn all_jobs_together_have_a_limited_number_of_ranks() {
+    let mut world = World::standard();
+    for job in 0..16 {
+        create_from(&mut world, &format!("10.0.0.{job}"), "", 4096).unwrap();
+    }
+    let refused = create_from(&mut world, "10.0.1.1", "", 1).unwrap_err().to_string();
+    assert!(refused.contains("have 65536 ranks, and all jobs may have 65536"), "{refused}");
+    // Ended jobs are shown while their ranks are not too many.
+    for job in 1..=16 {
+        world.play(Event::StopJob { job, reason: String::new() }).unwrap();
+    }
+    assert_eq!(world.state().job_list(true).len(), 4);
 }
 
 #[test]

@@ -237,7 +237,9 @@ fn roles_and_tenants_are_checked() {
     let create = |world: &mut World, change: &dyn Fn(&mut pb::CreateJobRequest)| {
         let mut request = pb::CreateJobRequest { size: 2, ..Default::default() };
         change(&mut request);
-        world.play(Event::CreateJob { request, key: KEY }).map_err(|refusal| refusal.to_string())
+        world
+            .play(Event::CreateJob { request, key: KEY, from: None })
+            .map_err(|refusal| refusal.to_string())
     };
     let error = create(&mut world, &|r| r.tenant = "nobody".to_owned()).unwrap_err();
     assert!(error.contains("has no tenant \"nobody\"; it has gold, default"), "{error}");

@@ -14,7 +14,8 @@ fn a_job_that_cannot_be_saved_does_not_exist() {
     let mut world = World::standard();
     world.store.fail(Some("the disk is full"));
     for _ in 0..1_100 {
-        let refused = world.play(Event::CreateJob { request: request(), key: KEY }).unwrap_err();
+        let refused =
+            world.play(Event::CreateJob { request: request(), key: KEY, from: None }).unwrap_err();
         assert!(matches!(refused, Failure::Store(_)), "{refused}");
         let text = refused.to_string();
         assert!(text.contains("the disk is full") && text.contains("try again"), "{text}");
@@ -22,7 +23,7 @@ fn a_job_that_cannot_be_saved_does_not_exist() {
     assert_eq!(world.state().job_list(true), []);
     world.store.fail(None);
     assert_eq!(
-        world.play(Event::CreateJob { request: request(), key: KEY }).unwrap(),
+        world.play(Event::CreateJob { request: request(), key: KEY, from: None }).unwrap(),
         Answer::Created(1)
     );
     assert_eq!(world.store.load().unwrap().jobs.len(), 1);

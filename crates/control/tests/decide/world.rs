@@ -244,7 +244,7 @@ impl World {
     }
 
     pub fn create_as(&mut self, request: pb::CreateJobRequest) -> u32 {
-        match self.play(Event::CreateJob { request, key: KEY }).unwrap() {
+        match self.play(Event::CreateJob { request, key: KEY, from: None }).unwrap() {
             Answer::Created(job) => job,
             Answer::Done => panic!("no number"),
         }

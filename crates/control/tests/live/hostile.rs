@@ -53,3 +53,21 @@ fn long_texts_are_refused_with_the_field_and_the_limit() {
         _ => false,
     });
 }
+
+#[test]
+fn a_storm_of_status_calls_gets_replies_and_disturbs_no_switch() {
+    let controller = start(any_port(), None);
+    let _scene = Scene::set(controller.address());
+    let address = &controller.address().to_string();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(move || {
+                for _ in 0..4 {
+                    let status = client::status(address, PATIENCE).unwrap();
+                    assert!(status.switches.iter().all(|switch| switch.state == "up"));
+                    assert_eq!((status.jobs.len(), status.jobs[0].ranks.len()), (1, 4));
+                }
+            });
+        }
+    });
+}

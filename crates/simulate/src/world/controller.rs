@@ -193,7 +193,7 @@ impl World {
         }
         let request = self.description(number);
         let key = JobKey::new(Mac::SipHash, [number as u8 + 1; 16]);
-        match self.decide(Happens::CreateJob { request, key }) {
+        match self.decide(Happens::CreateJob { request, key, from: None }) {
             Ok(Answer::Created(id)) => {
                 self.log(CONTROLLER, format_args!("creates job {id} for job #{number}"));
                 let incarnation = self.controller.state().map_or(0, State::incarnation);

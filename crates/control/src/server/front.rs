@@ -1,0 +1,90 @@
+//! What surrounds every call: its connection is busy until the call ends, and a shared reply becomes its body.
+
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use http_body::{Frame, SizeHint};
+use tonic::body::Body;
+use tonic::codegen::http::{Extensions, Request, Response};
+use tonic::codegen::{BoxFuture, Bytes, Service};
+use tonic::metadata::MetadataMap;
+use tonic::server::NamedService;
+
+use super::board::{Encoded, ReplyBody};
+use super::connections::{Call, Connections};
+
+/// The service, with its connections.
+#[derive(Debug, Clone)]
+pub(super) struct Front<S> {
+    service: S,
+    connections: Connections,
+}
+
+impl<S> Front<S> {
+    pub fn new(service: S, connections: Connections) -> Front<S> {
+        Front { service, connections }
+    }
+}
+
+impl<S: NamedService> NamedService for Front<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Front<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
+    S::Future: Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.service.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let call = self.connections.begin_call(peer(request.extensions()));
+        let answer = self.service.call(request);
+        Box::pin(async move {
+            let mut response = answer.await?;
+            if let Some(reply) = response.extensions_mut().remove::<Arc<Encoded>>() {
+                *response.body_mut() = Body::new(ReplyBody::new(reply));
+            }
+            Ok(response.map(|body| Body::new(CallBody { body, _call: call })))
+        })
+    }
+}
+
+/// The peer's address, with and without TLS.
+fn peer(extensions: &Extensions) -> Option<std::net::SocketAddr> {
+    tonic::Request::from_parts(MetadataMap::new(), extensions.clone(), ()).remote_addr()
+}
+
+/// The body of a response. Its call is in progress until the body has been sent.
+struct CallBody {
+    body: Body,
+    _call: Call,
+}
+
+impl http_body::Body for CallBody {
+    type Data = Bytes;
+    type Error = tonic::Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, tonic::Status>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
