@@ -304,6 +304,22 @@ impl State {
                 names().join(", ")
             ))
         })?;
+        if host.address != udp_address.ip() {
+            // Switches send results there: a rank must not name another machine, or a switch.
+            return Err(Refusal::Invalid(format!(
+                "rank {} of job {} receives at {udp_address}, but host {:?} has the address {} in the fabric file; \
+                 correct one of them",
+                join.rank, join.job, host.name, host.address
+            )));
+        }
+        let servers = fabric.servers.iter().map(|server| (&server.name, server.address));
+        let mut taken = servers.chain(fabric.switches.iter().map(|s| (&s.name, s.address)));
+        if let Some((name, _)) = taken.find(|(_, address)| *address == udp_address) {
+            return Err(Refusal::Invalid(format!(
+                "rank {} of job {} receives at {udp_address}, which is the address of {name:?}",
+                join.rank, join.job
+            )));
+        }
         Ok(self.topology.find(&host.name).expect("every host is in the graph"))
     }
 

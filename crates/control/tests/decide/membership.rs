@@ -313,3 +313,23 @@ fn a_heartbeat_names_no_more_trees_and_ranks_than_the_job_has() {
     assert!(refused(pb::WorkerHeartbeat { trees, ..good.clone() }).starts_with("trees of rank 1"));
     assert_eq!(world.state().job(job).unwrap().members[1].statistics, good);
 }
+
+#[test]
+fn a_rank_receives_at_its_hosts_address_only() {
+    let mut world = World::standard();
+    let job = world.create(2);
+    let switch = world.fabric.switches[0].address.to_string();
+    let other = format!("{}:5000", world.fabric.hosts[1].address);
+    for udp_address in [switch, other, "192.0.2.7:5000".to_owned()] {
+        let join =
+            pb::Join { udp_address: udp_address.clone(), ..world.join_message(job, 0, "h0", 0) };
+        let refused = world.join_as(join).unwrap_err().to_string();
+        let text = format!("rank 0 of job {job} receives at {udp_address}, but host \"h0\" has");
+        assert!(refused.contains(&text), "{refused}");
+    }
+    assert_eq!(state_of(&world, job, 0), "awaited");
+    // Several ranks of a host differ by port; a rank may leave its host to the controller.
+    world.join(job, 0, "h0", 0).unwrap();
+    let unnamed = pb::Join { host: String::new(), ..world.join_message(job, 1, "h0", 0) };
+    world.join_as(unnamed).unwrap();
+}
