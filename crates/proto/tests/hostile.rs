@@ -104,6 +104,77 @@ fn a_sender_that_ignores_its_window_gets_no_more_than_that() {
     assert_eq!(switch.memory().used(), u64::from(SLOTS) * slot);
 }
 
+/// A switch's number, and one of its ports.
+type Place = (usize, u32);
+
+/// Sends all that is queued at switches whose ports are joined in pairs; returns how many packets that took, at most
+/// `limit`. Ports without a peer belong to workers.
+fn circulate(switches: &mut [Switch<Slab>], joined: &[(Place, Place)], limit: usize) -> usize {
+    let other_end = |at: Place| {
+        let either = joined.iter().flat_map(|&(a, b)| [(a, b), (b, a)]);
+        either.into_iter().find(|(a, _)| *a == at).map(|(_, b)| b)
+    };
+    let mut sent = 0;
+    loop {
+        let before = sent;
+        for number in 0..switches.len() {
+            while let Some(Transmit::Control { to, header }) = switches[number].poll_transmit() {
+                sent += 1;
+                if sent == limit {
+                    return sent;
+                }
+                if let Some((peer, port)) = other_end((number, to.0)) {
+                    let _ = switches[peer].handle(NOW, PortId(port), false, &header, &[]);
+                }
+            }
+        }
+        if sent == before {
+            return sent;
+        }
+    }
+}
+
+#[test]
+fn notices_do_not_circulate_where_leases_form_a_circle() {
+    // Two switches with a worker each and two links between them.
+    let mut switches = [(); 2].map(|()| Switch::new(Slab::new(1 << 20)));
+    for switch in &mut switches {
+        switch.install(NOW, lease(1, &[10, 11, 12])).unwrap();
+    }
+    let joined = [((0, 11), (1, 11)), ((0, 12), (1, 12))];
+    for vid in 0..u32::from(SLOTS) {
+        let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..header(1, vid) };
+        switches[0].handle(NOW, PortId(10), false, &notice, &[]).unwrap();
+        assert!(circulate(&mut switches, &joined, 1000) <= 6);
+        let again = switches[0].handle(NOW, PortId(10), false, &notice, &[]);
+        assert_eq!(again, Err(DropReason::Duplicate));
+        assert_eq!(circulate(&mut switches, &joined, 1000), 0);
+    }
+    assert!(switches.iter().all(|switch| switch.drops().get(DropReason::Duplicate) > 0));
+    let far = Header { kind: Kind::Mismatch, n_elems: 0, ..header(1, 1000) };
+    let dropped = switches[0].handle(NOW, PortId(10), false, &far, &[]);
+    assert_eq!(dropped, Err(DropReason::BeyondWindow), "the switch holds nothing of it");
+}
+
+#[test]
+fn a_child_that_missed_a_notice_gets_it_when_it_sends_again() {
+    let mut switch = switch();
+    switch.handle(NOW, PortId(10), false, &header(1, 0), &[0; 64]).unwrap();
+    let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..header(1, 0) };
+    switch.handle(NOW, PortId(11), false, &notice, &[]).unwrap();
+    let passed_on = switch.poll_transmit();
+    let told = |passed_on: Option<Transmit<_>>| match passed_on {
+        Some(Transmit::Control { to, header }) => (to, header.kind),
+        _ => panic!("no notice"),
+    };
+    assert_eq!(told(passed_on), (PortId(10), Kind::Mismatch));
+    let again = Header { resent: true, ..header(1, 0) };
+    let answer = switch.handle(NOW, PortId(10), false, &again, &[0; 64]);
+    assert_eq!(answer, Err(DropReason::Duplicate));
+    assert_eq!(told(switch.poll_transmit()), (PortId(10), Kind::Mismatch));
+    assert!(switch.poll_transmit().is_none());
+}
+
 fn hostile_header() -> impl Strategy<Value = Header> {
     let kinds = prop::sample::select(vec![
         Kind::Contribution,

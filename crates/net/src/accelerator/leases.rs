@@ -36,6 +36,8 @@ pub(super) struct Entry {
     finished: u64,
     /// By vid, children that sent again and wait for a notice of the parent.
     asked: FxHashMap<u32, u64>,
+    /// By vid modulo the ring, the vid of the last notice "mismatch" that was passed on.
+    told: Vec<Option<u32>>,
     pub(super) last_seen: Instant,
     pub(super) counters: TreeCounters,
 }
@@ -66,6 +68,18 @@ impl Entry {
     /// Takes the children that wait for a notice about a vid.
     pub(super) fn askers(&mut self, vid: u32) -> u64 {
         self.asked.remove(&vid).unwrap_or(0)
+    }
+
+    /// Records a notice "mismatch" about a vid; true if it is to be passed on, once per vid: where leases form a circle a
+    /// notice would go round for ever. Vids only advance, so that vids with the same place do not replace each other in
+    /// turn.
+    pub(super) fn tell(&mut self, vid: u32) -> bool {
+        let place = vid as usize % self.told.len();
+        let is_new = self.told[place].is_none_or(|last| vid.wrapping_sub(last) as i32 > 0);
+        if is_new {
+            self.told[place] = Some(vid);
+        }
+        is_new
     }
 
     /// Records a child's fin; true if it was the last one.
@@ -133,6 +147,7 @@ impl Leases {
         if let Some(at) = old {
             self.entries.swap_remove(at);
         }
+        let ring = slots.len();
         let entry = Entry {
             key: LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree },
             lease,
@@ -141,6 +156,7 @@ impl Leases {
             neighbours,
             finished: 0,
             asked: FxHashMap::default(),
+            told: vec![None; ring],
             last_seen: Instant::now(),
             counters: TreeCounters::default(),
         };
@@ -174,6 +190,7 @@ impl Leases {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
             entry.finished = 0;
             entry.asked.clear();
+            entry.told.fill(None);
             device.idle()?;
             device.write(r::CLEAR, entry.place as u32)?;
             device.idle()?;

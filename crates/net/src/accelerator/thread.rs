@@ -330,7 +330,15 @@ fn notices(
     let (children, all) = (entry.children(), entry.neighbours.len());
     let to = |lines: &mut dyn Iterator<Item = usize>| lines.map(|line| (line, *header)).collect();
     match header.kind {
-        Kind::Mismatch => Ok((to(&mut (0..all).filter(|line| *line != sender)), None)),
+        Kind::Mismatch => {
+            let asked = if sender == children { entry.askers(header.vid.0) } else { 0 };
+            let first = entry.tell(header.vid.0);
+            if !first && asked == 0 {
+                return Err(DropReason::Duplicate);
+            }
+            let told = |line: &usize| *line != sender && (first || asked & 1 << line != 0);
+            Ok((to(&mut (0..all).filter(told)), None))
+        }
         Kind::Waiting if sender == children => {
             let asked = entry.askers(header.vid.0);
             Ok((to(&mut (0..children).filter(|line| asked & 1 << line != 0)), None))

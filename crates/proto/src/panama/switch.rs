@@ -244,7 +244,8 @@ impl<M: Memory> Switch<M> {
                     tree.pass_result(&header, payload, memory, out)
                 }
                 Kind::Result => tree.pass_result(header, payload, memory, out),
-                Kind::Waiting | Kind::Mismatch => tree.pass_notice(header, out),
+                Kind::Waiting => tree.pass_waiting(header, out),
+                Kind::Mismatch => tree.pass_mismatch(header, from, out),
                 _ => Err(DropReason::WrongDirection),
             };
         }
@@ -254,7 +255,7 @@ impl<M: Memory> Switch<M> {
                 tree.contribute(child, ce, header, payload, memory, out)?;
             }
             Kind::Acknowledgement => tree.acknowledge(child, header.vid, memory, out)?,
-            Kind::Mismatch => tree.spread_mismatch(header, Some(from), out),
+            Kind::Mismatch => tree.pass_mismatch(header, from, out)?,
             Kind::Fin => {
                 if tree.finish(child) {
                     tree.clear(memory);

@@ -91,6 +91,8 @@ pub(crate) struct Tree<B> {
     /// The vid below which results may have been refused (likewise).
     refused_below: u32,
     finished: u64,
+    /// By slot, the vid of the last notice "mismatch" that was passed on.
+    told: Vec<Option<u32>>,
     /// When a neighbour was last heard from.
     pub(crate) last_seen: Time,
 }
@@ -125,6 +127,7 @@ impl<B: Copy> Tree<B> {
             told_parent: first,
             refused_below: first,
             finished: 0,
+            told: vec![None; ring],
             last_seen: now,
             lease,
         }
@@ -367,37 +370,65 @@ impl<B: Copy> Tree<B> {
 
     /// Every worker of the tree must learn that this sum will never be complete: notifies all neighbours but the one
     /// that reported it.
-    pub(crate) fn spread_mismatch(
-        &self,
-        notice: &Header,
-        from: Option<PortId>,
-        out: &mut TransmitQueue<B>,
-    ) {
+    fn spread_mismatch(&self, notice: &Header, from: Option<PortId>, out: &mut TransmitQueue<B>) {
         let neighbours = self.lease.children.iter().map(|c| c.port).chain(self.lease.parent);
         for to in neighbours.filter(|&n| Some(n) != from) {
             out.control(to, *notice);
         }
     }
 
-    /// Passes "waiting" or "mismatch" from above to the children concerned.
-    pub(crate) fn pass_notice(
+    /// Passes a neighbour's "mismatch" on, once per vid: where leases form a circle by mistake or malice, a notice would
+    /// go round for ever. A child that did not receive it asks for it by sending its fragment again.
+    pub(crate) fn pass_mismatch(
+        &mut self,
+        notice: &Header,
+        from: PortId,
+        out: &mut TransmitQueue<B>,
+    ) -> Result<(), DropReason> {
+        let index = self.admit(notice)?;
+        if self.slots[index].as_ref().is_some_and(|slot| slot.phase == Phase::Result) {
+            return Err(DropReason::Unexpected);
+        }
+        let notice = Header { n_elems: 0, ..*notice };
+        if !self.is_told(index, notice.vid) {
+            self.told[index] = Some(notice.vid.0);
+            self.spread_mismatch(&notice, Some(from), out);
+            return Ok(());
+        }
+        match self.lease.parent == Some(from) && self.tell_asked(index, &notice, out) {
+            true => Ok(()),
+            false => Err(DropReason::Duplicate),
+        }
+    }
+
+    /// Whether a neighbour has reported that this sum will never be complete.
+    fn is_told(&self, index: usize, vid: Vid) -> bool {
+        self.told[index] == Some(vid.0)
+    }
+
+    /// Passes "waiting" from the parent to the children that asked.
+    pub(crate) fn pass_waiting(
         &mut self,
         header: &Header,
         out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
-        if header.kind == Kind::Mismatch {
-            self.spread_mismatch(header, self.lease.parent, out);
-            return Ok(());
-        }
         let index = self.admit(header)?;
-        let slot = self.slots[index].as_mut().ok_or(DropReason::Unexpected)?;
-        let asked = std::mem::take(&mut slot.asked);
+        if self.slots[index].is_none() {
+            return Err(DropReason::Unexpected);
+        }
+        self.tell_asked(index, header, out);
+        Ok(())
+    }
+
+    /// Sends a notice to the children that sent again since the last one; false if there are none.
+    fn tell_asked(&mut self, index: usize, notice: &Header, out: &mut TransmitQueue<B>) -> bool {
+        let asked = self.slots[index].as_mut().map_or(0, |slot| std::mem::take(&mut slot.asked));
         for (i, child) in self.lease.children.iter().enumerate() {
             if asked & 1 << i != 0 {
-                out.control(child.port, *header);
+                out.control(child.port, *notice);
             }
         }
-        Ok(())
+        asked != 0
     }
 
     /// Slot of a packet's vid, if the vid is in the expected range.
@@ -620,7 +651,8 @@ impl<B: Copy> Tree<B> {
         if counted { DropReason::Duplicate } else { DropReason::Late }
     }
 
-    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited.
+    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited, or that
+    /// ranks disagree.
     fn answer_waiting(
         &mut self,
         index: usize,
@@ -634,7 +666,11 @@ impl<B: Copy> Tree<B> {
             let absent = self.lease.children.iter().enumerate();
             let absent =
                 absent.filter(|(i, _)| arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
-            let notice = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
+            let waiting = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
+            let notice = match self.is_told(index, header.vid) {
+                true => Header { kind: Kind::Mismatch, missing: 0, ..waiting },
+                false => waiting,
+            };
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);
         }
