@@ -13,7 +13,7 @@ use netsum_net::{Buffer, NetError};
 use netsum_proto::atp::*;
 use netsum_proto::handover::{Progress, resolve};
 use netsum_proto::operations::Submission;
-use netsum_proto::{CongestionRule, switchml};
+use netsum_proto::{CongestionRule, DropReason, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
 use netsum_wire::tag::{JobKey, Mac};
@@ -570,6 +570,36 @@ fn packets_under_a_key_are_added_and_others_are_not() {
     assert_eq!(middle.snapshot().unwrap().pools[0].counters.completed, 0);
 }
 
+/// A worker computes no tag for packets of an address that is not its switch's.
+#[test]
+fn a_worker_looks_at_the_sender_before_the_tag() {
+    let (driver, _events) = WorkerDriver::start(LOCALHOST).unwrap();
+    let config = switchml::WorkerConfig {
+        job: JobId(1),
+        epoch: Epoch(1),
+        worker: 0,
+        workers: 2,
+        slots: 16,
+        fragment_bytes: ROW,
+        timeout_ns: 10_000_000,
+    };
+    let switch = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
+    let switches = vec![switch.local_addr().unwrap()];
+    driver.begin_with(WorkerPlan { config: config.into(), switches }, Some(KEY));
+    let stranger = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
+    let started = Instant::now();
+    let dropped = |reason| driver.stats().drops.get(reason);
+    while dropped(DropReason::UnknownSender) == 0 {
+        stranger.send_to(&[0xff; 200], driver.local_addr()).unwrap();
+        assert!(started.elapsed() < PATIENCE, "no packet of a stranger was dropped");
+    }
+    assert_eq!(dropped(DropReason::BadTag), 0);
+    while dropped(DropReason::BadTag) == 0 {
+        switch.send_to(&[0xff; 200], driver.local_addr()).unwrap();
+        assert!(started.elapsed() < PATIENCE, "no packet without a tag was dropped");
+    }
+}
+
 const KEY: JobKey = JobKey::new(Mac::Aegis, *b"one job's secret");
 
 /// A process that can write any source address floods switches, server and workers of a job with what it can make without the key,
@@ -642,7 +672,7 @@ fn a_process_that_speaks_in_others_names_changes_no_sum() {
     check_integers(&job.reduce(99, INTEGERS, inputs.clone()), &inputs);
     drop(attacker.stdin.take());
     assert!(attacker.wait().unwrap().success());
-    let refused = job.workers[0].0.stats().drops.get(netsum_proto::DropReason::BadTag);
+    let refused = job.workers[0].0.stats().drops.get(DropReason::BadTag);
     assert!(skipped || refused > 0, "no forged result came to a worker");
 }
 

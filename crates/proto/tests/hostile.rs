@@ -175,6 +175,20 @@ fn a_child_that_missed_a_notice_gets_it_when_it_sends_again() {
     assert!(switch.poll_transmit().is_none());
 }
 
+#[test]
+fn strangers_do_not_keep_a_lease_alive() {
+    let mut switch = switch();
+    let late = Time(1_000);
+    for kind in [Kind::Contribution, Kind::Result, Kind::Mismatch, Kind::Fin] {
+        let stranger =
+            switch.handle(late, PortId(20), false, &Header { kind, ..header(1, 0) }, &[0; 64]);
+        assert_eq!(stranger, Err(DropReason::NotANeighbour));
+    }
+    switch.handle(late, PortId(20), false, &header(2, 0), &[0; 64]).unwrap();
+    let expired = switch.expire(late, 1_000);
+    assert_eq!(expired.iter().map(|lease| lease.job).collect::<Vec<_>>(), [JobId(1)]);
+}
+
 fn hostile_header() -> impl Strategy<Value = Header> {
     let kinds = prop::sample::select(vec![
         Kind::Contribution,

@@ -53,6 +53,8 @@ pub struct SendBatch<P> {
 
 struct Queue<P> {
     to: RawAddress,
+    /// Whether the system has refused trains to this destination: its packets are sent one by one. Others keep trains.
+    apart: bool,
     packets: Vec<P>,
     sent: Sent,
 }
@@ -99,8 +101,12 @@ impl<P> SendBatch<P> {
 
     /// Sets destination `index` to `to`, with an empty queue and zero counters.
     pub fn set_destination(&mut self, index: usize, to: SocketAddr) {
-        let queue =
-            || Queue { to: address::encode(to), packets: Vec::new(), sent: Sent::default() };
+        let queue = || Queue {
+            to: address::encode(to),
+            apart: false,
+            packets: Vec::new(),
+            sent: Sent::default(),
+        };
         while self.queues.len() <= index {
             self.queues.push(queue());
         }
@@ -152,8 +158,8 @@ impl<P> SendBatch<P> {
         self.scratch.vectors.clear();
         self.scratch.trains.clear();
         for &queue in &self.busy {
-            let packets = &self.queues[queue].packets;
-            self.scratch.build(queue, packets.iter().map(&bytes_of), joined);
+            let Queue { packets, apart, .. } = &self.queues[queue];
+            self.scratch.build(queue, packets.iter().map(&bytes_of), joined && !apart);
         }
         self.transmit(socket);
         self.clear();
@@ -195,7 +201,7 @@ impl<P> SendBatch<P> {
         }
     }
 
-    /// Sends a refused train packet by packet; if that works, trains are not supported here.
+    /// Sends a refused train packet by packet; if that works, this destination gets no trains.
     fn transmit_apart(&mut self, socket: &Socket, train: usize, reason: &io::Error) {
         let train = self.scratch.trains[train];
         let vectors = &self.scratch.vectors[train.first_vector..][..train.vectors];
@@ -211,7 +217,9 @@ impl<P> SendBatch<P> {
             }
             match send_one(socket, &queue.to, &vectors[from..to]) {
                 Ok(()) => {
-                    socket.give_up_segments(reason);
+                    if !std::mem::replace(&mut queue.apart, true) {
+                        socket.warn_of_segments(&queue.to, reason);
+                    }
                     queue.sent.packets += 1;
                     queue.sent.bytes += bytes as u64;
                 }
@@ -369,4 +377,41 @@ fn send_one(socket: &Socket, to: &RawAddress, vectors: &[libc::iovec]) -> io::Re
         return Err(io::Error::last_os_error());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::udp::SocketOptions;
+
+    #[test]
+    fn a_destination_that_refuses_trains_leaves_others_theirs() {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let [from, to] = [(); 2].map(|()| Socket::bind(any, &SocketOptions::default()).unwrap());
+        let packets = [[1u8; 100], [2; 100]];
+        let mut batch = SendBatch::new();
+        for index in 0..2 {
+            batch.set_destination(index, to.local_addr());
+        }
+        // Returns the number of messages; the system has refused the first destination's train.
+        let trains = |batch: &mut SendBatch<usize>, refuses: bool| {
+            batch.scratch.vectors.clear();
+            batch.scratch.trains.clear();
+            for queue in 0..2 {
+                let joined = !batch.queues[queue].apart;
+                let bytes = packets.iter().map(|packet| [packet.as_slice(), &[]]);
+                batch.scratch.build(queue, bytes, joined);
+            }
+            if refuses {
+                batch.transmit_apart(&from, 0, &io::ErrorKind::InvalidInput.into());
+            }
+            batch.scratch.trains.iter().map(|train| train.packets).collect::<Vec<_>>()
+        };
+        assert_eq!(trains(&mut batch, true), [2, 2]);
+        assert_eq!(trains(&mut batch, false), [1, 1, 2]);
+        assert!(from.report().segments_on_send);
+        // A destination with another address begins anew.
+        batch.set_destination(0, to.local_addr());
+        assert_eq!(trains(&mut batch, false), [2, 2]);
+    }
 }

@@ -5,12 +5,12 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libc::c_int;
 use socket2::{Domain, Protocol, Type};
 
+use super::address::{self, RawAddress};
 use super::wake::Wake;
 use crate::NetError;
 
@@ -62,8 +62,6 @@ pub struct Socket {
     socket: socket2::Socket,
     local: SocketAddr,
     report: SocketReport,
-    /// Cleared permanently when the system refuses a train.
-    segments_on_send: AtomicBool,
     spin: Duration,
 }
 
@@ -81,13 +79,7 @@ impl Socket {
         socket.bind(&address.into()).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?.as_socket();
         let report = configure(&socket, address.is_ipv6(), options)?;
-        Ok(Socket {
-            socket,
-            local: local.unwrap_or(address),
-            report,
-            segments_on_send: AtomicBool::new(report.segments_on_send),
-            spin: options.spin,
-        })
+        Ok(Socket { socket, local: local.unwrap_or(address), report, spin: options.spin })
     }
 
     /// The address bound.
@@ -98,7 +90,7 @@ impl Socket {
     /// Settings granted by the system.
     pub fn report(&self) -> SocketReport {
         let send_buffer = self.socket.send_buffer_size().unwrap_or(self.report.send_buffer);
-        SocketReport { send_buffer, segments_on_send: self.segments_on_send(), ..self.report }
+        SocketReport { send_buffer, ..self.report }
     }
 
     /// Sets the send buffer to `bytes` as the system counts them, within its limits.
@@ -144,17 +136,15 @@ impl Socket {
     }
 
     pub(super) fn segments_on_send(&self) -> bool {
-        self.segments_on_send.load(Ordering::Relaxed)
+        self.report.segments_on_send
     }
 
-    /// Falls back to single packets; logs it the first time.
-    pub(super) fn give_up_segments(&self, reason: &io::Error) {
-        if self.segments_on_send.swap(false, Ordering::Relaxed) {
-            tracing::warn!(
-                address = %self.local, %reason,
-                "the system does not cut packet trains (UDP_SEGMENT) on this path; sending single packets, which is slower"
-            );
-        }
+    /// Logs that a destination gets single packets.
+    pub(super) fn warn_of_segments(&self, to: &RawAddress, reason: &io::Error) {
+        tracing::warn!(
+            address = %self.local, to = %address::decode(&to.0), %reason,
+            "the system does not cut packet trains (UDP_SEGMENT) on this path; sending single packets, which is slower"
+        );
     }
 
     fn poll_for(&self, events: libc::c_short, wake: Option<&Wake>, timeout: Duration) -> bool {

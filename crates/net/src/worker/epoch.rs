@@ -60,6 +60,12 @@ impl Epoch {
         &self.destinations
     }
 
+    /// Whether a sender is one of them.
+    #[inline]
+    pub(super) fn expects(&self, from: SocketAddr) -> bool {
+        self.destinations.binary_search(&from).is_ok()
+    }
+
     /// Index of a tree's switch in `destinations`.
     #[inline]
     pub(super) fn destination(&self, tree: TreeId) -> usize {

@@ -135,6 +135,10 @@ impl Thread {
     ) -> Result<(), DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(DropReason::NoLease)?;
+        // Before the tag, whose check costs more than the address of the sender.
+        if !epoch.expects(from) {
+            return Err(DropReason::UnknownSender);
+        }
         if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
             return Err(DropReason::BadTag);
         }

@@ -235,9 +235,9 @@ impl<M: Memory> Switch<M> {
     ) -> Result<(), DropReason> {
         let tree = self.trees.get_mut(header.job, header.tree).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, tree.epoch())?;
-        tree.last_seen = now;
         let (memory, out) = (&mut self.memory, &mut self.outbox);
         if tree.lease.parent == Some(from) {
+            tree.last_seen = now;
             return match header.kind {
                 Kind::Result if ce => {
                     let header = Header { congested_down: true, ..*header };
@@ -250,6 +250,7 @@ impl<M: Memory> Switch<M> {
             };
         }
         let child = tree.child(from).ok_or(DropReason::NotANeighbour)?;
+        tree.last_seen = now;
         match header.kind {
             Kind::Contribution | Kind::Partial => {
                 tree.contribute(child, ce, header, payload, memory, out)?;
