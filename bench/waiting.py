@@ -95,7 +95,8 @@ def run(body, size: int) -> dict[str, list[float]]:
 
 
 def _rank(body, rank: int, size: int, port: int, results) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size), NETSUM_MEETING=f"127.0.0.1:{port}")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.update(NETSUM_MEETING=f"127.0.0.1:{port}", NETSUM_TOKEN="none")
     results.put(body(rank))
 
 

@@ -26,6 +26,7 @@
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
 | NETSUM_RECORDER | folder to which ranks write their last operations when one fails, or on SIGUSR1 | none |
 | NETSUM_MEETING | `host:port` at which ranks connect to rank 0 without torch | MASTER_ADDR:MASTER_PORT |
+| NETSUM_TOKEN | their secret, 16 or more characters; `none`: anybody may join | drawn by `netsum run` |
 | NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks, at 5 µs more per call | auto |
 """
 

@@ -1,12 +1,14 @@
 """Starts ranks on this machine without torchrun: `python -m netsum.launcher 4 script.py …`, used by `netsum run
 --plain`.
 
-Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE) and NETSUM_MEETING. The first rank
-that fails ends the others; its exit code is returned.
+Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE), NETSUM_MEETING, and a NETSUM_TOKEN
+drawn for this run: other users cannot read a process's environment. The first rank that fails ends the others; its exit
+code is returned.
 """
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -25,6 +27,7 @@ def main(arguments: list[str]) -> int:
     count, script = int(arguments[0]), arguments[1:]
     settings = {"OMP_NUM_THREADS": "1", **os.environ, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
     settings["NETSUM_MEETING"] = f"127.0.0.1:{free_port()}"
+    settings["NETSUM_TOKEN"] = secrets.token_hex(16)
     # torchrun's variables, inherited if this was started under it, would direct ranks to its store.
     settings.pop("TORCHELASTIC_USE_AGENT_STORE", None)
     ranks = [

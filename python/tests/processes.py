@@ -4,6 +4,7 @@ import array
 import fcntl
 import multiprocessing
 import os
+import secrets
 import termios
 import time
 import traceback
@@ -62,7 +63,8 @@ def run_ranks(body: Callable[[int], object], size: int, start: str = "fork", **e
     Fails with the tracebacks of the ranks that failed, or with the ranks that hang. A killed rank gives None.
     """
     with reserved_port() as port:
-        settings = {"WORLD_SIZE": str(size), "NETSUM_MEETING": f"127.0.0.1:{port}", **environment}
+        meeting = {"NETSUM_MEETING": f"127.0.0.1:{port}", "NETSUM_TOKEN": secrets.token_hex(16)}
+        settings = {"WORLD_SIZE": str(size), **meeting, **environment}
         return _run(multiprocessing.get_context(start), body, size, settings)
 
 

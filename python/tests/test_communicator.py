@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import Latch, run_ranks
 
-from netsum import Mismatch, NetsumError, OperationTimeout, PeerLost, Unsupported
+from netsum import Mismatch, NetsumError, OperationTimeout, PeerLost, Unsupported, _core
 from netsum.communicator import Place, connect, memory
 from netsum.config import SettingError
 
@@ -239,3 +239,29 @@ def test_a_meeting_place_is_asked_for(monkeypatch):
         connect(0, 2)
     with connect(0, 1) as alone:
         assert alone.allreduce(np.ones(3)).tolist() == [1, 1, 1]
+
+
+def test_ranks_that_meet_need_a_secret(monkeypatch):
+    monkeypatch.setenv("NETSUM_MEETING", "127.0.0.1:1")
+    monkeypatch.delenv("NETSUM_TOKEN", raising=False)
+    with pytest.raises(SettingError, match=r"NETSUM_TOKEN is not set.*127\.0\.0\.1:1 .*openssl rand"):
+        connect(1, 2)
+    monkeypatch.setenv("NETSUM_TOKEN", "short")
+    with pytest.raises(SettingError, match="NETSUM_TOKEN has 5 characters; a secret needs 16"):
+        connect(1, 2)
+
+
+def test_a_stranger_takes_no_seat_and_learns_no_address():
+    def body(rank: int) -> str:
+        if rank == 0:
+            with connect(timeout_s=SOON) as world:
+                return world.name
+        at = os.environ["NETSUM_MEETING"]
+        try:
+            _core.meet(at, bytes(16), 1, 2, b"stranger", SOON)
+        except NetsumError as error:
+            refusal = str(error)
+        with connect(timeout_s=SOON):
+            return refusal
+
+    assert "this meeting has another token" in run_ranks(body, 2)[1]

@@ -28,6 +28,15 @@ def test_ranks_meet_by_themselves(tmp_path):
     assert sorted(ended.stdout.splitlines()) == [f"{rank} 3 3.0 word" for rank in range(3)]
 
 
+def test_ranks_of_a_run_share_a_token_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setenv("NETSUM_TOKEN", "none")
+    script = "import os; os.write(1, (os.environ['NETSUM_TOKEN'] + '\\n').encode())"
+    runs = [set(launch(tmp_path, script, 2).stdout.split()) for _ in range(2)]
+    assert [len(tokens) for tokens in runs] == [1, 1]
+    assert len(runs[0] | runs[1]) == 2
+    assert all(len(token) == 32 for token in runs[0] | runs[1])
+
+
 def test_the_first_that_fails_ends_the_others(tmp_path):
     waits = "import os, sys, time\nos.environ['RANK'] == '1' and sys.exit(7)\ntime.sleep(1e6)"
     ended = launch(tmp_path, waits, 3)

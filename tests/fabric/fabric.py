@@ -185,6 +185,7 @@ class Workers:
                 "WORLD_SIZE": str(len(hosts)),
                 "MASTER_ADDR": network.address[hosts[0]],
                 "MASTER_PORT": "29500",
+                "NETSUM_TOKEN": "none",
                 "NETSUM_CONTROLLER": fabric.controller,
                 "NETSUM_HOST": host,
                 "GLOO_SOCKET_IFNAME": network.rack_of[host],

@@ -45,7 +45,7 @@ def ranks(network: Network, count: int, repeats: int, per_host: int = 2, dealt=F
     started = []
     for rank, host in enumerate(hosts):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "OMP_NUM_THREADS": "1"}
-        meeting = {"NETSUM_MEETING": f"{network.address[hosts[0]]}:29500"}
+        meeting = {"NETSUM_MEETING": f"{network.address[hosts[0]]}:29500", "NETSUM_TOKEN": "none"}
         command = [*network.inside(host), sys.executable, "-c", RANK, str(count), str(repeats)]
         environment = os.environ | place | meeting | settings
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))

@@ -25,7 +25,8 @@ def links(network: Network, hosts: list[str]) -> list[dict]:
     """The cost model's link parameters at each rank, one rank per host."""
     ranks = []
     for rank, host in enumerate(hosts):
-        environment = {"RANK": rank, "WORLD_SIZE": len(hosts), "NETSUM_MEETING": f"{network.address[hosts[0]]}:29500"}
+        meeting = {"NETSUM_MEETING": f"{network.address[hosts[0]]}:29500", "NETSUM_TOKEN": "none"}
+        environment = {"RANK": rank, "WORLD_SIZE": len(hosts), **meeting}
         command = [*network.inside(host), sys.executable, "-c", RANK]
         settings = os.environ | {name: str(value) for name, value in environment.items()}
         ranks.append(subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, text=True))

@@ -35,6 +35,7 @@ class Job:
                 "WORLD_SIZE": str(len(links.gpus)),
                 "MASTER_ADDR": links.host(0),
                 "MASTER_PORT": "29500",
+                "NETSUM_TOKEN": "none",
                 "NETSUM_HOST": links.host(rank),
                 "OMP_NUM_THREADS": "1",
                 "RESULT": str(folder / f"{rank}.result"),

@@ -90,7 +90,8 @@ def ranks_of(target, size: int, arguments: tuple) -> list:
         processes = []
         for rank in range(size):
             place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": size}
-            settings = {"NETSUM_MEETING": f"127.0.0.1:{port}", "OMP_NUM_THREADS": "1", "HOROVOD_RANK": str(rank)}
+            settings = {"NETSUM_MEETING": f"127.0.0.1:{port}", "NETSUM_TOKEN": "none"}
+            settings |= {"OMP_NUM_THREADS": "1", "HOROVOD_RANK": str(rank)}
             settings |= {name: str(value) for name, value in place.items()} | {"TMPDIR": folder}
             processes.append(
                 context.Process(target=_rank, args=(target, rank, settings, queues[rank], arguments), daemon=True)

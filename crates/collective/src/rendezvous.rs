@@ -109,7 +109,8 @@ impl Hello {
         bytes
     }
 
-    fn read(stream: &mut TcpStream) -> io::Result<Hello> {
+    /// Reads a hello; `None` for one with another token, whose address is not read: a stranger's takes no memory.
+    fn read(stream: &mut TcpStream, expected: &Token) -> io::Result<Option<Hello>> {
         let mut magic = [0; MAGIC.len()];
         stream.read_exact(&mut magic)?;
         if magic != *MAGIC {
@@ -117,8 +118,11 @@ impl Hello {
         }
         let mut token = [0; TOKEN_LEN];
         stream.read_exact(&mut token)?;
+        if token != *expected {
+            return Ok(None);
+        }
         let (rank, size) = (number(stream)?, number(stream)?);
-        Ok(Hello { token, rank, size, address: block(stream)? })
+        Ok(Some(Hello { token, rank, size, address: block(stream)? }))
     }
 }
 
@@ -156,17 +160,16 @@ fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer
 
 /// The ranks that have come so far.
 struct Gathering {
-    token: Token,
     size: Option<u32>,
     seats: BTreeMap<u32, (TcpStream, Vec<u8>)>,
 }
 
 fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBool) {
-    let mut gathering = Gathering { token, size: None, seats: BTreeMap::new() };
+    let mut gathering = Gathering { size: None, seats: BTreeMap::new() };
     let (sender, hellos) = unbounded();
     let reading = Arc::new(AtomicUsize::new(0));
     while !closed.load(Ordering::Relaxed) && Instant::now() < until {
-        accept_all(&listener, &sender, &reading);
+        accept_all(&listener, &token, &sender, &reading);
         take_all(&mut gathering, &hellos);
         if gathering.complete() {
             drop(listener);
@@ -183,6 +186,7 @@ fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBoo
 
 fn accept_all(
     listener: &TcpListener,
+    token: &Token,
     sender: &Sender<(TcpStream, Hello)>,
     reading: &Arc<AtomicUsize>,
 ) {
@@ -192,12 +196,14 @@ fn accept_all(
             continue;
         }
         reading.fetch_add(1, Ordering::Relaxed);
-        let (sender, reading) = (sender.clone(), reading.clone());
+        let (token, sender, reading) = (*token, sender.clone(), reading.clone());
         std::thread::spawn(move || {
             let set =
                 stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(HELLO)));
-            if let Ok(hello) = set.and_then(|()| Hello::read(&mut stream)) {
-                let _ = sender.send((stream, hello));
+            match set.and_then(|()| Hello::read(&mut stream, &token)) {
+                Ok(Some(hello)) => drop(sender.send((stream, hello))),
+                Ok(None) => refuse(stream, OTHER_TOKEN),
+                Err(_) => {}
             }
             reading.fetch_sub(1, Ordering::Relaxed);
         });
@@ -212,13 +218,7 @@ fn take_all(gathering: &mut Gathering, hellos: &Receiver<(TcpStream, Hello)>) {
 
 impl Gathering {
     fn seat(&mut self, stream: TcpStream, hello: Hello) {
-        let Hello { token, rank, size, address } = hello;
-        if token != self.token {
-            return refuse(
-                stream,
-                "this meeting has another token; do all ranks have the same id?",
-            );
-        }
+        let Hello { rank, size, address, .. } = hello;
         let expected = *self.size.get_or_insert(size);
         if size != expected || rank >= expected {
             let reason = format!(
@@ -337,6 +337,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// An address holds at most a tree plan, which is some MiB for thousands of ranks.
 const BLOCK_MAX: u32 = 64 << 20;
 const READING_MAX: usize = 4096;
+const OTHER_TOKEN: &str =
+    "this meeting has another token; do all ranks have the same id, or the same NETSUM_TOKEN?";
 
 #[cfg(test)]
 #[path = "rendezvous_tests.rs"]

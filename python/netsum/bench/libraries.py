@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import os
+import secrets
 import selectors
 import shutil
 import signal
@@ -245,6 +246,7 @@ def starter(name: str, size: int, folder: Path, environment: Mapping[str, str]) 
             "WORLD_SIZE": str(size),
             "LOCAL_WORLD_SIZE": str(size),
             "NETSUM_MEETING": f"127.0.0.1:{free_port()}",
+            "NETSUM_TOKEN": secrets.token_hex(16),
             "NETSUM_BENCH_STORE": str(folder / f"{name}-{time.monotonic_ns()}"),
             "PYTHONWARNINGS": "ignore",
         }

@@ -5,8 +5,10 @@
 | RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE | torchrun's; HOROVOD_*, OMPI_COMM_WORLD_*, PMI_*, SLURM_* too |
 | NETSUM_MEETING | `host:port` at which rank 0 waits for the others |
 | MASTER_ADDR, MASTER_PORT | the same, unless torchrun holds that port itself: then its store is used |
+| NETSUM_TOKEN | the secret of those who meet there; `netsum run --plain` draws one |
 """
 
+import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +19,8 @@ from netsum.recorder import watch
 
 TIMEOUT_S = 1800.0
 """Default timeout of operations and of the meeting; long, because ranks may spend long loading data."""
+TOKEN_MIN = 16
+"""Minimum length of NETSUM_TOKEN, in characters."""
 _NO_TOKEN = bytes(16)
 _NAMES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -63,14 +67,15 @@ def connect(
     name: str = "world",
     timeout_s: float = TIMEOUT_S,
     in_network: bool = True,
-    token: bytes = _NO_TOKEN,
+    token: bytes | None = None,
 ) -> Communicator:
     """Meet the other ranks and connect; blocks until all have joined.
 
     rank, size: from the environment if None. at: `host:port` where rank 0 waits, from the environment if None. name: of
     the job, equal at all ranks. in_network: whether switches aggregate, if NETSUM_CONTROLLER names a controller, or a
-    tree plan is followed, if NETSUM_PLAN names one. token: 16 bytes known to the ranks of this job only. Raises
-    SettingError for settings, NetsumError if ranks do not join, and the errors of `netsum.Group`.
+    tree plan is followed, if NETSUM_PLAN names one. token: 16 bytes known to the ranks of this job only, from
+    NETSUM_TOKEN if None: who has it receives the secrets of the ranks and can take a rank's place. Raises SettingError
+    for settings, NetsumError if ranks do not join, and the errors of `netsum.Group`.
     """
     from netsum import _core
 
@@ -84,6 +89,9 @@ def connect(
     meets = size > 1
     if meets and at is None and not _torchrun_store():
         at = _meeting_place()
+    if meets and at is not None and token is None:
+        token = _token(at)
+    token = token or _NO_TOKEN
     options = dict(settings.options)
     if at is not None:
         options.setdefault("rendezvous", at.rpartition(":")[0].strip("[]"))
@@ -114,6 +122,21 @@ def _meeting_place() -> str:
     if host and port:
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
     raise SettingError("NETSUM_MEETING is not set: several ranks need the host:port at which rank 0 waits")
+
+
+def _token(at: str) -> bytes:
+    """The secret of NETSUM_TOKEN, for ranks that meet at `at`. Raises SettingError without one."""
+    text = os.environ.get("NETSUM_TOKEN", "").strip()
+    if text == "none":
+        return _NO_TOKEN
+    if not text:
+        raise SettingError(
+            f"NETSUM_TOKEN is not set: without a secret, anybody who reaches {at} can pose as a rank; give all ranks "
+            "the same, such as that of `openssl rand -hex 16`, or `none` on a network of your own"
+        )
+    if len(text) < TOKEN_MIN:
+        raise SettingError(f"NETSUM_TOKEN has {len(text)} characters; a secret needs {TOKEN_MIN} or more, or `none`")
+    return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def _torchrun_store() -> bool:
