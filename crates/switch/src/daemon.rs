@@ -102,7 +102,7 @@ impl Daemon {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SwitchError> {
         let metrics = self.metrics.take().map(|listener| {
             let metrics = Arc::new(Metrics::new(&self.config.name, self.driver.clone()));
-            tokio::spawn(http::serve(listener, metrics))
+            tokio::spawn(http::serve(listener, move || metrics.text(), http::PATIENCE))
         });
         let (client, notices) = SwitchClient::spawn(&self.config.controller, self.hello());
         let outcome = self.serve(&client, notices, shutdown).await;

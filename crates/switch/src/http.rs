@@ -1,40 +1,46 @@
 //! A minimal HTTP server for metric scrapers.
 
+use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
-
-use crate::metrics::Metrics;
 
 /// Maximum size of a request line and headers; those of scrapers are shorter.
 const REQUEST_BYTES: usize = 8192;
 /// Time-out of a whole exchange; a scraper is on the same network.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of concurrent scrapers; more wait.
-const CONNECTIONS: usize = 16;
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+/// Maximum number of connections. A new one takes the place of the oldest: a scraper sends its request at once, so the
+/// oldest is most likely one that never will.
+const CONNECTIONS: usize = 64;
 /// Content type of the registry's format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Answers `GET /metrics` until the task is dropped.
-pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>) {
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
+/// Answers `GET /metrics` with `page` until the task is dropped. `patience`: for a whole exchange.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    page: impl Fn() -> Option<String> + Clone + Send + Sync + 'static,
+    patience: Duration,
+) {
+    let mut exchanges = JoinSet::new();
+    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        let Ok(permit) = free.clone().acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let metrics = metrics.clone();
-                tokio::spawn(async move {
-                    // A slow or disconnected client affects no other.
-                    let _ = timeout(PATIENCE, answer(stream, &metrics)).await;
-                    drop(permit);
-                });
+                while exchanges.try_join_next().is_some() {}
+                oldest_first.retain(|exchange| !exchange.is_finished());
+                if oldest_first.len() >= CONNECTIONS
+                    && let Some(oldest) = oldest_first.pop_front()
+                {
+                    oldest.abort();
+                }
+                let page = page.clone();
+                // A slow or disconnected client affects no other.
+                let exchange = async move { drop(timeout(patience, answer(stream, &page)).await) };
+                oldest_first.push_back(exchanges.spawn(exchange));
             }
             Err(error) => {
                 tracing::warn!(%error, "a scraper could not connect");
@@ -44,7 +50,7 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Arc<Metrics>) {
     }
 }
 
-async fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
     let mut request = Vec::new();
     let mut chunk = [0; 1024];
     while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < REQUEST_BYTES {
@@ -56,7 +62,7 @@ async fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     }
     let line = request.split(|&b| b == b'\r').next().unwrap_or_default();
     let (status, kind, body) = match line {
-        b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => match metrics.text() {
+        b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => match page() {
             Some(text) => ("200 OK", OPENMETRICS, text),
             None => {
                 ("503 Service Unavailable", "text/plain", "the data thread has stopped\n".into())
@@ -71,4 +77,41 @@ async fn answer(mut stream: TcpStream, metrics: &Metrics) -> io::Result<()> {
     stream.write_all(head.as_bytes()).await?;
     stream.write_all(body.as_bytes()).await?;
     stream.shutdown().await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn silent_connections_do_not_delay_a_scraper() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let never = Duration::from_secs(86_400);
+        let server = tokio::spawn(serve(listener, || Some("page".to_owned()), never));
+        let mut silent = Vec::new();
+        for _ in 0..2 * CONNECTIONS {
+            silent.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut scraper = TcpStream::connect(address).await.unwrap();
+        scraper.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").await.unwrap();
+        let mut text = String::new();
+        scraper.read_to_string(&mut text).await.unwrap();
+        assert!(text.starts_with("HTTP/1.1 200 OK") && text.ends_with("page"), "{text}");
+        // The oldest made room.
+        assert_eq!(silent[0].read(&mut [0]).await.unwrap_or(0), 0);
+        server.abort();
+    }
+
+    #[tokio::test]
+    async fn an_exchange_has_a_time_limit() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let page = || Some("page".to_owned());
+        let server = tokio::spawn(serve(listener, page, Duration::from_millis(10)));
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(b"GET /metrics").await.unwrap();
+        assert_eq!(slow.read(&mut [0]).await.unwrap_or(0), 0);
+        server.abort();
+    }
 }
