@@ -1,0 +1,225 @@
+//! Credentials: the files by which a process proves who it is, and verifies others.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::{ClientConfig, ServerConfig};
+
+use crate::certificate::Facts;
+use crate::error::IdentityError;
+use crate::files;
+use crate::identity::Identity;
+use crate::tls;
+use crate::verifier::Verifier;
+
+/// A folder with the files `identity.pem` (the certificate, and those between it and its authority), `identity-key.pem`
+/// (its private key), `ca.pem` (trusted authorities) and, if certificates were revoked, `ca.crl` (their lists).
+///
+/// Files that change take effect for new connections: each connection asks whether they did. If the new files are
+/// invalid, the old ones stay in use, and a warning says why.
+#[derive(Debug)]
+pub struct Credentials {
+    folder: PathBuf,
+    identity: Identity,
+    current: Mutex<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    loaded: Loaded,
+    /// State of the files when they were read.
+    stamps: Stamps,
+    /// Why the files cannot be used; reported once.
+    problem: String,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    identity: Identity,
+    server: Arc<ServerConfig>,
+    client: Arc<ClientConfig>,
+}
+
+impl Credentials {
+    /// Reads the files. Errors name the file and the remedy.
+    pub fn open(folder: &Path) -> Result<Credentials, IdentityError> {
+        let stamps = stamps(folder);
+        let loaded = load(folder)?;
+        let identity = loaded.identity.clone();
+        let current = Mutex::new(Current { loaded, stamps, problem: String::new() });
+        Ok(Credentials { folder: folder.to_owned(), identity, current })
+    }
+
+    /// The identity, which stays the same.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Configuration of a server for a new connection: the client presents any identity of the same fabric.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        self.with_current(|loaded| loaded.server.clone())
+    }
+
+    /// Configuration of a client for a new connection: the server is the controller of the same fabric.
+    pub fn client(&self) -> Arc<ClientConfig> {
+        self.with_current(|loaded| loaded.client.clone())
+    }
+
+    fn with_current<T>(&self, take: impl FnOnce(&Loaded) -> T) -> T {
+        let mut current = self.current.lock();
+        let now = stamps(&self.folder);
+        if now != current.stamps {
+            self.reload(&mut current, now);
+        }
+        take(&current.loaded)
+    }
+
+    /// Takes new files into use. Files that cannot be used are read again for the next connection: perhaps somebody is
+    /// replacing them one after the other.
+    fn reload(&self, current: &mut Current, stamps: Stamps) {
+        match load(&self.folder).and_then(|loaded| self.same_identity(loaded)) {
+            Ok(loaded) => {
+                tracing::info!(folder = %self.folder.display(), "new credentials are in use");
+                *current = Current { loaded, stamps, problem: String::new() };
+            }
+            Err(error) => {
+                let problem = error.to_string();
+                if problem != current.problem {
+                    tracing::warn!(
+                        problem,
+                        "changed credentials cannot be used; the old ones stay in use"
+                    );
+                    current.problem = problem;
+                }
+            }
+        }
+    }
+
+    fn same_identity(&self, loaded: Loaded) -> Result<Loaded, IdentityError> {
+        if loaded.identity == self.identity {
+            return Ok(loaded);
+        }
+        let problem = format!(
+            "the identity has changed from {} to {}; restart the process",
+            self.identity, loaded.identity
+        );
+        Err(files::invalid(&self.folder.join(CERTIFICATE), problem))
+    }
+}
+
+/// The facts of the first certificate in a file.
+pub(crate) fn facts(file: &Path) -> Result<Facts, IdentityError> {
+    let chain = certificates(file, CREDENTIALS_REMEDY)?;
+    Facts::of(&chain[0]).map_err(|problem| files::invalid(file, problem.to_string()))
+}
+
+fn load(folder: &Path) -> Result<Loaded, IdentityError> {
+    let (file, key_file) = (folder.join(CERTIFICATE), folder.join(KEY));
+    let chain = certificates(&file, CREDENTIALS_REMEDY)?;
+    let facts = Facts::of(&chain[0]).map_err(|e| files::invalid(&file, e.to_string()))?;
+    let identity = facts.identity().map_err(|e| files::invalid(&file, e.to_string()))?;
+    check_times(&file, &facts)?;
+    let key = files::read_private(&key_file, CREDENTIALS_REMEDY)?;
+    let key = PrivateKeyDer::from_pem_slice(&key)
+        .map_err(|_| files::invalid(&key_file, "it has no private key in PEM".to_owned()))?;
+    let verifier = Arc::new(verifier(folder, &identity)?);
+    let unfit = |error: rustls::Error| match error {
+        rustls::Error::InconsistentKeys(_) => {
+            IdentityError::KeyMismatch { key: key_file.clone(), certificate: file.clone() }
+        }
+        error => files::invalid(&key_file, format!("the key cannot be used: {error}")),
+    };
+    let server = tls::server(verifier.clone(), chain.clone(), key.clone_key()).map_err(unfit)?;
+    let client = tls::client(verifier, chain, key).map_err(unfit)?;
+    Ok(Loaded { identity, server: Arc::new(server), client: Arc::new(client) })
+}
+
+fn verifier(folder: &Path, identity: &Identity) -> Result<Verifier, IdentityError> {
+    let (authorities_file, lists_file) = (folder.join(AUTHORITIES), folder.join(REVOCATIONS));
+    let authorities = certificates(&authorities_file, CREDENTIALS_REMEDY)?;
+    let lists = match lists_file.exists() {
+        true => revocation_lists(&lists_file)?,
+        false => Vec::new(),
+    };
+    let mut verifier = Verifier::new(identity.fabric());
+    for authority in &authorities {
+        verifier.trust(authority).map_err(|e| files::invalid(&authorities_file, e))?;
+    }
+    for list in &lists {
+        verifier.revoke(list).map_err(|e| files::invalid(&lists_file, e))?;
+    }
+    Ok(verifier)
+}
+
+fn check_times(file: &Path, facts: &Facts) -> Result<(), IdentityError> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
+    if facts.valid_until.timestamp() < now {
+        let at = facts.valid_until.to_string();
+        return Err(IdentityError::Expired { file: file.to_owned(), at });
+    }
+    if facts.valid_from.timestamp() > now {
+        let from = facts.valid_from.to_string();
+        return Err(IdentityError::NotYetValid { file: file.to_owned(), from });
+    }
+    Ok(())
+}
+
+/// At least one certificate.
+fn certificates(
+    file: &Path,
+    remedy: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, IdentityError> {
+    let text = files::read(file, remedy)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| files::invalid(file, format!("damaged PEM: {error:?}")))?;
+    match all.is_empty() {
+        true => Err(files::invalid(file, "it has no certificate in PEM".to_owned())),
+        false => Ok(all),
+    }
+}
+
+fn revocation_lists(
+    file: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, IdentityError> {
+    let text = files::read(file, "remove it, or make it readable")?;
+    let all: Result<Vec<_>, _> = CertificateRevocationListDer::pem_slice_iter(&text).collect();
+    let all = all.map_err(|error| files::invalid(file, format!("damaged PEM: {error:?}")))?;
+    match all.is_empty() {
+        // An empty file would switch the check off without a word.
+        true => Err(files::invalid(
+            file,
+            "it has no revocation list in PEM; remove it, or replace it".to_owned(),
+        )),
+        false => Ok(all),
+    }
+}
+
+/// What tells that a file was replaced: its time, its size and its number.
+type Stamp = Option<(i64, i64, u64, u64)>;
+type Stamps = [Stamp; 4];
+
+fn stamps(folder: &Path) -> Stamps {
+    let stamp = |of: Metadata| (of.mtime(), of.mtime_nsec(), of.size(), of.ino());
+    [CERTIFICATE, KEY, AUTHORITIES, REVOCATIONS]
+        .map(|name| std::fs::metadata(folder.join(name)).ok().map(stamp))
+}
+
+/// The certificate and those between it and its authority.
+pub(crate) const CERTIFICATE: &str = "identity.pem";
+pub(crate) const KEY: &str = "identity-key.pem";
+/// Trusted authorities.
+pub(crate) const AUTHORITIES: &str = "ca.pem";
+pub(crate) const REVOCATIONS: &str = "ca.crl";
+const CREDENTIALS_REMEDY: &str =
+    "make it by `netsum ca issue`, or name a folder with identity.pem, identity-key.pem and ca.pem";

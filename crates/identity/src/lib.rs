@@ -1,0 +1,31 @@
+//! Who a process is: certificates with an identity, the authority that issues them, and TLS 1.3 between processes.
+//!
+//! Owns: identities, the certificate authority's folder, credentials on disk, TLS configurations, the verification of
+//! a peer's certificate. Must not know: gRPC, sockets, who may do what (`netsum-control` decides that). Start reading
+//! at [`Identity`], then [`Authority`] (issues certificates) and [`Credentials`] (uses them).
+//!
+//! Decisions:
+//!
+//! * **A name is an identity, not a DNS name.** Each certificate has one URI, `spiffe://FABRIC/ROLE`. Addresses of
+//!   controllers change and need no new certificate; a switch's certificate cannot serve as a controller's.
+//! * **The chain is verified by rustls-webpki**, and the identity is checked on top of it. Both sides present
+//!   certificates, there is no version below TLS 1.3, and sessions are never resumed: each connection verifies the
+//!   peer anew, against the current revocation list.
+//! * **Files are the interface.** The authority of this crate writes the four files that [`Credentials`] reads; files
+//!   of any other authority do as well.
+
+mod authority;
+mod certificate;
+mod credentials;
+mod error;
+mod files;
+mod identity;
+mod register;
+mod tls;
+mod verifier;
+
+pub use authority::{Authority, Issued, Validity};
+pub use credentials::Credentials;
+pub use error::IdentityError;
+pub use identity::{Identity, Role};
+pub use tls::{PROTOCOL, explain, peer_identity, server_name};

@@ -1,0 +1,217 @@
+//! Verification of a peer's certificate: its chain and revocation by rustls-webpki, then its identity.
+
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{
+    CertificateDer, CertificateRevocationListDer, ServerName, TrustAnchor, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme,
+};
+use webpki::{
+    CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList,
+    RevocationCheckDepth, RevocationOptionsBuilder, UnknownStatusPolicy,
+};
+
+use crate::certificate::{Facts, NoIdentity};
+use crate::identity::{Identity, Role};
+
+/// Verifies peers of one fabric.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    fabric: String,
+    authorities: Vec<TrustAnchor<'static>>,
+    lists: Vec<CertRevocationList<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// An identity with a valid chain, which is nevertheless the wrong one.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WrongIdentity {
+    #[error(transparent)]
+    None(#[from] NoIdentity),
+    #[error("it is {found}, of another fabric than {fabric:?}")]
+    Fabric { found: Identity, fabric: String },
+    #[error("it is {found}, not the fabric's controller; correct the controller's address")]
+    NoController { found: Identity },
+}
+
+impl Verifier {
+    /// Trusts no authority yet.
+    pub fn new(fabric: &str) -> Verifier {
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        let (authorities, lists) = (Vec::new(), Vec::new());
+        Verifier { fabric: fabric.to_owned(), authorities, lists, algorithms }
+    }
+
+    /// Trusts an authority. Error: what is wrong with its certificate.
+    pub fn trust(&mut self, authority: &CertificateDer<'_>) -> Result<(), String> {
+        let anchor = webpki::anchor_from_trusted_cert(authority)
+            .map_err(|error| format!("a certificate in it is not an authority's: {error}"))?;
+        self.authorities.push(anchor.to_owned());
+        Ok(())
+    }
+
+    /// Respects a revocation list. Error: what is wrong with it.
+    pub fn revoke(&mut self, list: &CertificateRevocationListDer<'_>) -> Result<(), String> {
+        let list = OwnedCertRevocationList::from_der(list)
+            .map_err(|error| format!("a revocation list in it is malformed: {error}"))?;
+        self.lists.push(list.into());
+        Ok(())
+    }
+
+    fn verify(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+        usage: KeyUsage,
+    ) -> Result<Identity, rustls::Error> {
+        let parsed = EndEntityCert::try_from(certificate).map_err(unverified)?;
+        let lists: Vec<&CertRevocationList<'_>> = self.lists.iter().collect();
+        let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
+            options
+                .with_depth(RevocationCheckDepth::EndEntity)
+                .with_status_policy(UnknownStatusPolicy::Deny)
+                .with_expiration_policy(ExpirationPolicy::Enforce)
+                .build()
+        });
+        parsed
+            .verify_for_usage(
+                self.algorithms.all,
+                &self.authorities,
+                intermediates,
+                now,
+                usage,
+                revocation,
+                None,
+            )
+            .map_err(unverified)?;
+        self.identity(certificate).map_err(wrong)
+    }
+
+    fn identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, WrongIdentity> {
+        let found = Facts::of(certificate)?.identity()?;
+        match found.fabric() == self.fabric {
+            true => Ok(found),
+            false => Err(WrongIdentity::Fabric { found, fabric: self.fabric.clone() }),
+        }
+    }
+
+    fn signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let found = self.verify(certificate, intermediates, now, KeyUsage::server_auth())?;
+        match found.role() {
+            Role::Controller => Ok(ServerCertVerified::assertion()),
+            _ => Err(wrong(WrongIdentity::NoController { found })),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        self.verify(certificate, intermediates, now, KeyUsage::client_auth())
+            .map(|_| ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(no_tls12())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+fn wrong(error: WrongIdentity) -> rustls::Error {
+    rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
+}
+
+fn no_tls12() -> rustls::Error {
+    rustls::Error::General("TLS 1.2 is not offered".to_owned())
+}
+
+/// The error by which the peer is told the reason (RFC 8446, section 6.2).
+fn unverified(error: webpki::Error) -> rustls::Error {
+    use webpki::Error as E;
+    let reason = match error {
+        E::CertExpired { .. } => CertificateError::Expired,
+        E::CertNotValidYet { .. } => CertificateError::NotValidYet,
+        E::CertRevoked => CertificateError::Revoked,
+        E::CrlExpired { .. } => CertificateError::ExpiredRevocationList,
+        E::UnknownRevocationStatus | E::InvalidCrlSignatureForPublicKey => {
+            CertificateError::UnknownRevocationStatus
+        }
+        // A bad signature: another authority has the same name.
+        E::UnknownIssuer | E::InvalidSignatureForPublicKey => CertificateError::UnknownIssuer,
+        E::RequiredEkuNotFoundContext(_) => CertificateError::InvalidPurpose,
+        E::BadDer | E::BadDerTime => CertificateError::BadEncoding,
+        other => CertificateError::Other(OtherError(Arc::new(other))),
+    };
+    rustls::Error::InvalidCertificate(reason)
+}
