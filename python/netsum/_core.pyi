@@ -258,8 +258,10 @@ def meet(at: str, token: bytes, rank: int, size: int, address: bytes, timeout_s:
 def version() -> str:
     """Version of the core."""
 
-def status(controller: str, timeout_s: float) -> str:
-    """The status of the controller at `controller` ("host:port"): JSON of `netsum.reports.ControllerStatus`."""
+def status(controller: str, timeout_s: float, credentials: str | None = None) -> str:
+    """The status of the controller at `controller` ("host:port"): JSON of `netsum.reports.ControllerStatus`.
+
+    credentials: the folder of this process's certificates, if the controller demands one."""
 
 def explain_hosts(
     ranks: int, latency_s: float, bytes_per_s: float, operation: str, nbytes: int, dtype: str, op: str

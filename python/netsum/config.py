@@ -3,6 +3,7 @@
 | variable | meaning | default |
 |---|---|---|
 | NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, switches do not |
+| NETSUM_CREDENTIALS | folder of certificates (docs/security.md), if the controller demands them | none |
 | NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
 | NETSUM_TENANT | tenant of the job, from the fabric file | default |
@@ -223,6 +224,8 @@ _OPTIONS = {
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),
+    # The core reads the files.
+    "NETSUM_CREDENTIALS": ("credentials", _any),
     # The core validates the names.
     "NETSUM_RECORDER": ("recorder", _any),
     "NETSUM_ALGORITHMS": ("algorithms", _any),

@@ -19,6 +19,7 @@ def test_all_settings():
             "NETSUM_RELEASE_FRACTION": "0.5",
             "NETSUM_CONGESTION": "per-branch",
             "NETSUM_MIN_BYTES": "0",
+            "NETSUM_CREDENTIALS": "/etc/netsum",
             "NETSUM_TORCH_SHAPE": "backend",
         }
     )
@@ -29,6 +30,7 @@ def test_all_settings():
         "release_fraction": "0.5",
         "congestion": "per-branch",
         "min_bytes": "0",
+        "credentials": "/etc/netsum",
     }
     without = found.host_path_only()
     assert (without.controller, without.host, without.options) == (None, None, found.options)

@@ -56,8 +56,16 @@ impl Settings {
     }
 }
 
-const OPTIONS: [&str; 7] =
-    ["protocol", "tenant", "scale", "max_trees", "release_fraction", "congestion", "min_bytes"];
+const OPTIONS: [&str; 8] = [
+    "protocol",
+    "tenant",
+    "scale",
+    "max_trees",
+    "release_fraction",
+    "congestion",
+    "min_bytes",
+    "credentials",
+];
 /// NCCL never times out; a program that a dead rank blocks should end at some time.
 const TIMEOUT: Duration = Duration::from_secs(1800);
 

@@ -51,9 +51,15 @@ pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, Tree
 pub use terms::Terms;
 pub use work::Work;
 
+use std::path::Path;
 use std::time::Duration;
 
-/// The state of the controller at `address`, as JSON. Errors name the address.
-pub fn controller_status(address: &str, timeout: Duration) -> Result<String, Error> {
-    status::of_controller(address, timeout)
+/// The state of the controller at `address`, as JSON. `credentials`: the folder of this process's, if the controller
+/// demands certificates. Errors name the address, or the file.
+pub fn controller_status(
+    address: &str,
+    credentials: Option<&Path>,
+    timeout: Duration,
+) -> Result<String, Error> {
+    status::of_controller(address, credentials, timeout)
 }

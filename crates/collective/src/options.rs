@@ -74,7 +74,7 @@ pub struct GroupConfig {
     pub plan: Option<PlanSource>,
 }
 
-/// Options of a group; equal at all ranks, except for `rendezvous` and `recorder`.
+/// Options of a group; equal at all ranks, except for `rendezvous`, `credentials` and `recorder`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
     /// Aggregation protocol: one of `PROTOCOLS`.
@@ -106,6 +106,8 @@ pub struct Options {
     pub link_bytes_per_s: Option<f64>,
     /// An address that all ranks can reach: selects this machine's address if `host` does not.
     pub rendezvous: Option<String>,
+    /// Folder of this process's credentials, if the controller demands certificates.
+    pub credentials: Option<PathBuf>,
     /// Folder to which the group's last operations are written when it fails.
     pub recorder: Option<PathBuf>,
 }
@@ -171,6 +173,7 @@ impl Options {
                     options.link_bytes_per_s =
                         Some(positive(value).ok_or_else(|| wrong("a rate"))?);
                 }
+                "credentials" => options.credentials = Some(PathBuf::from(value)),
                 "recorder" => options.recorder = Some(PathBuf::from(value)),
                 "rendezvous" => options.rendezvous = Some(value.clone()),
                 _ => return Err(Error::Unsupported(format!("option {name} does not exist"))),
@@ -210,6 +213,7 @@ impl Default for Options {
             link_latency_s: None,
             link_bytes_per_s: None,
             rendezvous: None,
+            credentials: None,
             recorder: None,
         }
     }

@@ -1,8 +1,10 @@
 //! The state and statistics of a group.
 
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use netsum_control::{ControlError, client, pb};
+use netsum_control::client::{self, ControllerEndpoint};
+use netsum_control::{ControlError, pb};
 use netsum_net::worker::WorkerStats;
 use netsum_proto::panama::TreeStats;
 use netsum_topo::links::TreePlan;
@@ -275,9 +277,22 @@ fn link((link, measured): &(Vec<String>, Measured)) -> LinkView {
     LinkView { link: link.clone(), latency_s: measured.latency_s, rate_bps: measured.rate_bps }
 }
 
-pub(crate) fn of_controller(address: &str, timeout: Duration) -> Result<String, Error> {
-    let reply = client::status(address, timeout).map_err(|e| Error::Controller(e.to_string()))?;
+pub(crate) fn of_controller(
+    address: &str,
+    credentials: Option<&Path>,
+    timeout: Duration,
+) -> Result<String, Error> {
+    let reply = client::status(&endpoint(address, credentials)?, timeout);
+    let reply = reply.map_err(|e| controller_error(&e))?;
     serde_json::to_string(&reply).map_err(|e| Error::Internal(e.to_string()))
+}
+
+/// A controller, and the credentials of this process.
+pub(crate) fn endpoint(
+    address: &str,
+    credentials: Option<&Path>,
+) -> Result<ControllerEndpoint, Error> {
+    ControllerEndpoint::with_credentials(address, credentials).map_err(|e| controller_error(&e))
 }
 
 pub(crate) fn controller_error(error: &ControlError) -> Error {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
 use netsum_control::decide::Settings;
-use netsum_control::{Config, Controller};
+use netsum_control::{Config, Controller, Security};
 use netsum_switch::{Daemon, Role};
 use netsum_topo::{Addressing, Fabric, Rate, Server, SlotPolicy, SumOrder, leaf_spine};
 use netsum_wire::{Encoding, Format, Input, reduce};
@@ -45,9 +45,10 @@ impl World {
         }
         let settings = Settings { min_bytes: 1024, return_hold_ms: 100, ..Settings::default() };
         let listen = SocketAddr::new(fabric.controller.ip(), 0);
-        let store = None;
+        let (store, security) = (None, Security::Trusted);
         let controller =
-            Controller::start(Config { fabric: fabric.clone(), listen, store, settings }).unwrap();
+            Controller::start(Config { fabric: fabric.clone(), listen, store, settings, security })
+                .unwrap();
         let address = controller.address();
         let processes = fabric.switches.len() + fabric.servers.len();
         let switches = (0..processes).map(|_| None).collect();
@@ -63,6 +64,7 @@ impl World {
             Some(switch) => netsum_switch::Config {
                 name: switch.name.clone(),
                 controller: self.address.to_string(),
+                credentials: None,
                 role: Role::Switch,
                 listen: switch.address,
                 slots: switch.slots,
@@ -77,6 +79,7 @@ impl World {
                 netsum_switch::Config {
                     name: server.name.clone(),
                     controller: self.address.to_string(),
+                    credentials: None,
                     role: Role::Server,
                     listen: server.address,
                     slots: 0,
@@ -116,7 +119,7 @@ impl World {
     fn wait_until_up(&self, count: usize) {
         let address = self.address.to_string();
         wait_for("switches up", || {
-            let status = netsum_collective::controller_status(&address, SOON).unwrap();
+            let status = netsum_collective::controller_status(&address, None, SOON).unwrap();
             let status: Value = serde_json::from_str(&status).unwrap();
             let up = |s: &&Value| s["state"] == "up";
             status["switches"].as_array().unwrap().iter().filter(up).count() == count

@@ -13,6 +13,14 @@ pub enum ControlError {
         /// The transport's error.
         reason: String,
     },
+    /// The controller answers, but either side refuses the other's certificate, or has none.
+    #[error("no secure connection to the controller at {address}: {reason}")]
+    Insecure {
+        /// The given address.
+        address: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
     /// An address that is not `host:port`.
     #[error(
         "{address:?} is not the address of a controller; write host:port, like 127.77.0.1:7700"
@@ -64,6 +72,23 @@ pub enum ControlError {
         file: PathBuf,
         /// What is wrong and what to do.
         problem: String,
+    },
+    /// An error of the credentials.
+    #[error(transparent)]
+    Credentials(#[from] netsum_identity::IdentityError),
+    /// The credentials are not those of this fabric's controller.
+    #[error(
+        "{}: the certificate is that of {found}, not of spiffe://{fabric}/controller; issue one by `netsum ca issue \
+         controller`",
+        folder.display()
+    )]
+    NotController {
+        /// The folder of the credentials.
+        folder: PathBuf,
+        /// Their identity.
+        found: String,
+        /// Name of the fabric.
+        fabric: String,
     },
     /// An error of the fabric file.
     #[error(transparent)]

@@ -1,11 +1,12 @@
 //! The control plane: jobs, plans, leases, and the clients that switches and workers hold.
 //!
-//! Owns: the gRPC protocol, the controller's decisions, its store, its clients. Must not know: data packets, protocol
-//! state machines, the framework above. Its interface has plans and leases as plain types; no other crate sees their
-//! messages. Start reading at [`client`] (for switches and workers), [`decide`] (reactions to events) and [`Engine`] (a
-//! controller without sockets and clock).
+//! Owns: the gRPC protocol, the controller's decisions, its store, its clients, who may do what. Must not know: data
+//! packets, protocol state machines, the framework above. Its interface has plans and leases as plain types; no other
+//! crate sees their messages. Start reading at [`client`] (for switches and workers), [`decide`] (reactions to events)
+//! and [`Engine`] (a controller without sockets and clock).
 
 pub mod client;
+mod connection;
 mod controller_plan;
 mod convert;
 pub mod decide;
@@ -14,6 +15,7 @@ pub mod epoch;
 mod error;
 mod limits;
 pub mod pb;
+mod security;
 mod server;
 mod store;
 
@@ -22,5 +24,6 @@ pub use convert::lease_from_message;
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
 pub use netsum_lease::{Attachment, JobPlan};
+pub use security::Security;
 pub use server::{Config, Controller};
 pub use store::{Change, JobRow, MemberRow, MemoryStore, Saved, SqliteStore, Store};

@@ -13,17 +13,25 @@ mod tree_plan;
 mod work;
 mod xla;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use tracing_subscriber::EnvFilter;
 
-/// The state of the controller at `controller` ("host:port"), as JSON.
+/// The state of the controller at `controller` ("host:port"), as JSON. `credentials`: the folder of this process's.
 #[pyfunction]
-fn status(py: Python<'_>, controller: &str, timeout_s: f64) -> PyResult<String> {
-    let timeout = errors::seconds(timeout_s)?;
-    let answer = py.detach(|| netsum_collective::controller_status(controller, timeout));
+#[pyo3(signature = (controller, timeout_s, credentials=None))]
+fn status(
+    py: Python<'_>,
+    controller: &str,
+    timeout_s: f64,
+    credentials: Option<PathBuf>,
+) -> PyResult<String> {
+    let (timeout, credentials) = (errors::seconds(timeout_s)?, credentials.as_deref());
+    let answer =
+        py.detach(|| netsum_collective::controller_status(controller, credentials, timeout));
     answer.map_err(|error| errors::raise(py, error))
 }
 

@@ -1,5 +1,6 @@
 //! The configuration, from command line and fabric file.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -55,6 +56,10 @@ pub struct Arguments {
     /// Interfaces towards neighbours, for --dataplane xdp, as eth1 eth2; native XDP only
     #[arg(long, value_name = "IFACE", num_args = 1.., required_if_eq("dataplane", "xdp"))]
     pub port: Vec<String>,
+    /// Folder with this switch's certificate (identity.pem, identity-key.pem, ca.pem, ca.crl), if the controller
+    /// demands one
+    #[arg(long, value_name = "FOLDER", env = "NETSUM_CREDENTIALS")]
+    pub credentials: Option<OsString>,
     /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; overrides the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
@@ -85,6 +90,8 @@ pub struct Config {
     pub name: String,
     /// The controller's address, as "ip:port".
     pub controller: String,
+    /// The folder of this switch's credentials; `None`: the controller demands none.
+    pub credentials: Option<PathBuf>,
     /// Role.
     pub role: Role,
     /// UDP data address.
@@ -118,11 +125,12 @@ impl Config {
         }
         let Arguments { fabric, role, name, controller, listen, .. } = arguments;
         let Arguments { memory, slots, policy, metrics, .. } = arguments;
-        let Arguments { dataplane, port, accelerator, .. } = arguments;
+        let Arguments { dataplane, port, accelerator, credentials, .. } = arguments;
         let mut config = match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => Config {
                 name,
                 controller,
+                credentials: None,
                 role,
                 listen,
                 slots,
@@ -142,6 +150,8 @@ impl Config {
             config.slots = 0;
         }
         config.accelerator = accelerator;
+        // An empty variable is an absent one.
+        config.credentials = credentials.filter(|folder| !folder.is_empty()).map(PathBuf::from);
         Ok(config)
     }
 
@@ -168,6 +178,7 @@ impl Config {
                 Ok(Config {
                     name: switch.name.clone(),
                     controller,
+                    credentials: None,
                     role,
                     listen: switch.address,
                     slots: switch.slots,
@@ -185,6 +196,7 @@ impl Config {
                 Ok(Config {
                     name: server.name.clone(),
                     controller,
+                    credentials: None,
                     role,
                     listen: server.address,
                     slots: 0,
@@ -252,8 +264,10 @@ mod tests {
             "--memory=1MiB",
             "--slots=64",
             "--policy=first-come",
+            "--credentials=/etc/netsum",
         ]);
         let got = got.unwrap();
+        assert_eq!(got.credentials, Some(PathBuf::from("/etc/netsum")));
         assert_eq!((got.memory, got.metrics), (1 << 20, None));
         assert_eq!((got.slots, got.policy, got.role), (64, SlotPolicy::FirstCome, Role::Switch));
         assert_eq!(got.listen, "127.0.0.1:2".parse().unwrap());

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use netsum_control::client::{LeaseOffer, SwitchClient, SwitchNotice};
-use netsum_control::pb;
+use netsum_control::client::{ControllerEndpoint, LeaseOffer, SwitchClient, SwitchNotice};
+use netsum_control::{Security, pb};
+use netsum_identity::Role as IdentityRole;
 use netsum_net::switch::{self, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::{NetError, mtu_of};
@@ -39,6 +40,7 @@ const PATIENCE_NS: u64 = 20_000_000;
 /// A switch or server with open sockets.
 pub struct Daemon {
     config: Config,
+    controller: ControllerEndpoint,
     driver: Arc<SwitchDriver>,
     metrics: Option<TcpListener>,
     /// When the connection to the controller was lost.
@@ -52,6 +54,7 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the sockets and starts the data thread; the controller is not needed for that.
     pub async fn start(config: Config) -> Result<Daemon, SwitchError> {
+        let controller = endpoint(&config)?;
         let options = SwitchOptions {
             bind: config.listen,
             memory: if config.role == Role::Switch { config.memory } else { 0 },
@@ -80,6 +83,7 @@ impl Daemon {
         }
         Ok(Daemon {
             config,
+            controller,
             driver,
             metrics,
             away_since: Some(Instant::now()),
@@ -104,7 +108,7 @@ impl Daemon {
             let metrics = Arc::new(Metrics::new(&self.config.name, self.driver.clone()));
             tokio::spawn(http::serve(listener, move || metrics.text(), http::PATIENCE))
         });
-        let (client, notices) = SwitchClient::spawn(&self.config.controller, self.hello());
+        let (client, notices) = SwitchClient::spawn(&self.controller, self.hello());
         let outcome = self.serve(&client, notices, shutdown).await;
         client.close();
         if let Some(task) = metrics {
@@ -254,6 +258,21 @@ impl Daemon {
         self.driver.install_with(terms.lease, terms.key)?;
         self.idle_expiry = self.idle_expiry.max(terms.idle_expiry);
         Ok(())
+    }
+}
+
+/// The controller, with the switch's own credentials.
+fn endpoint(config: &Config) -> Result<ControllerEndpoint, SwitchError> {
+    let credentials = config.credentials.as_deref();
+    let endpoint = ControllerEndpoint::with_credentials(&config.controller, credentials)?;
+    let Security::Tls(credentials) = endpoint.security() else { return Ok(endpoint) };
+    match credentials.identity().role() {
+        IdentityRole::Switch(name) if *name == config.name => Ok(endpoint),
+        _ => Err(SwitchError::OtherIdentity {
+            folder: credentials.folder().to_owned(),
+            found: credentials.identity().to_string(),
+            name: config.name.clone(),
+        }),
     }
 }
 

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use netsum_control::ControlError;
 use netsum_net::NetError;
 use netsum_topo::TopoError;
 
@@ -26,6 +27,22 @@ pub enum SwitchError {
         name: String,
         /// The names in the file.
         known: String,
+    },
+    /// An error of the credentials.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// The credentials are those of somebody else.
+    #[error(
+        "{}: the certificate is that of {found}, not of switch/{name}; issue one by `netsum ca issue switch/{name}`",
+        folder.display()
+    )]
+    OtherIdentity {
+        /// The folder of the credentials.
+        folder: PathBuf,
+        /// Their identity.
+        found: String,
+        /// The switch's name.
+        name: String,
     },
     /// An option of switches was given to a server.
     #[error("{0} goes with a switch; leave it out with --role server")]

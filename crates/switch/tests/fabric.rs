@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use netsum_control::client::{self, WorkerClient, WorkerNotice};
+use netsum_control::client::{self, ControllerEndpoint, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
-use netsum_control::{Config, Controller, JobPlan, pb};
+use netsum_control::{Config, Controller, JobPlan, Security, pb};
 use netsum_net::Buffer;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
@@ -58,7 +58,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn join(controller: &str, job: u32, rank: u32, host: IpAddr) -> Worker {
+    fn join(controller: &ControllerEndpoint, job: u32, rank: u32, host: IpAddr) -> Worker {
         let (driver, events) = WorkerDriver::start(host).unwrap();
         let join = pb::Join {
             job,
@@ -186,7 +186,7 @@ fn move_to(workers: &[Worker], plan: &JobPlan) {
 }
 
 /// Heartbeats carry every switch's counters to the controller, links by name.
-fn counters_arrive(controller: &str) {
+fn counters_arrive(controller: &ControllerEndpoint) {
     let end = Instant::now() + PATIENCE;
     loop {
         let status = client::status(controller, PATIENCE).unwrap();
@@ -207,12 +207,18 @@ fn a_spine_dies_under_load_and_comes_back() {
     std::fs::write(&file, fabric.to_toml()).unwrap();
     let settings = Settings { return_hold_ms: 100, ..Settings::default() };
     let listen = fabric.controller;
-    let config = Config { fabric: fabric.clone(), listen, store: None, settings };
+    let config = Config {
+        fabric: fabric.clone(),
+        listen,
+        store: None,
+        settings,
+        security: Security::Trusted,
+    };
     let mut daemons: Vec<_> =
         fabric.switches.iter().map(|s| Daemon::start(&file, &s.name)).collect();
     // Last, so that the switches have had to try again.
     let controller = Controller::start(config).unwrap();
-    let address = controller.address().to_string();
+    let address = ControllerEndpoint::trusted(controller.address());
     let job = pb::CreateJobRequest { name: "test".into(), size: SIZE, ..Default::default() };
     let job = client::create_job(&address, job, PATIENCE).unwrap().job;
     let hosts = fabric.hosts.iter().map(|host| host.address);

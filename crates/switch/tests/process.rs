@@ -2,8 +2,14 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use netsum_control::client::{self, ControllerEndpoint};
+use netsum_control::decide::Settings;
+use netsum_control::{Config, Controller, Security};
+use netsum_identity::{Authority, Identity, Validity};
 
 struct Process(Child);
 
@@ -114,4 +120,52 @@ fn a_busy_port_and_a_wrong_fabric_are_named() {
     assert_eq!(got.status.code(), Some(1));
     assert!(text.contains("/nowhere.toml"), "{text}");
     assert_eq!(output(&["--name=s0"]).status.code(), Some(2));
+}
+
+#[test]
+fn a_switch_proves_who_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let rate = netsum_topo::Rate(10_000_000_000);
+    let mut fabric =
+        netsum_topo::single_switch(2, rate, netsum_topo::Addressing::default()).unwrap();
+    fabric.switches[0].address = free();
+    let own = fabric.switches[0].address.to_string();
+    let name = fabric.switches[0].name.clone();
+    let authority = Authority::create(&folder.path().join("ca"), &fabric.name).unwrap();
+    let issue = |role: &str| {
+        let identity = Identity::new(&fabric.name, role.parse().unwrap()).unwrap();
+        let own = folder.path().join(role.replace('/', "-"));
+        let validity = Validity::lasting(Duration::from_secs(3600));
+        authority.issue(&identity, validity).unwrap().save(&own).unwrap();
+        own
+    };
+    let security = Security::of_folder(Some(&issue("controller"))).unwrap();
+    let (listen, store, settings) = ("127.0.0.1:0".parse().unwrap(), None, Settings::default());
+    let config = Config { fabric: fabric.clone(), listen, store, settings, security };
+    let controller = Controller::start(config).unwrap();
+    let address = controller.address().to_string();
+    let start = |credentials: &Path| {
+        let mut command = command(&["--name", &name, "--controller", &address, "--listen", &own]);
+        command.arg("--credentials").arg(credentials);
+        command
+    };
+
+    let other = start(&issue("host/h0")).output().unwrap();
+    let words = String::from_utf8(other.stderr).unwrap();
+    assert_eq!(other.status.code(), Some(1), "{words}");
+    assert!(words.contains(&format!("host/h0, not of switch/{name}; issue one by")), "{words}");
+    let nothing = start(&folder.path().join("nothing")).output().unwrap();
+    let words = String::from_utf8(nothing.stderr).unwrap();
+    assert!(words.contains("nothing/identity.pem: "), "{words}");
+
+    let mut process = Process(start(&issue(&format!("switch/{name}"))).spawn().unwrap());
+    assert!(ready_line(&mut process).starts_with("ready"));
+    let viewer = ControllerEndpoint::with_credentials(&address, Some(&issue("viewer"))).unwrap();
+    let end = Instant::now() + Duration::from_secs(20);
+    let state =
+        || client::status(&viewer, Duration::from_secs(5)).unwrap().switches[0].state.clone();
+    while state() != "up" && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(state(), "up");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use netsum_control::client::{self, WorkerClient};
+use netsum_control::client::{self, ControllerEndpoint, WorkerClient};
 use netsum_control::pb;
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
@@ -13,23 +13,31 @@ use parking_lot::Mutex;
 use super::context::Context;
 use crate::address::JobNumber;
 use crate::coordinator::Fabric;
-use crate::status::{Status, controller_error};
+use crate::status::{Status, controller_error, endpoint};
 use crate::{Error, GroupConfig};
 
 impl GroupConfig {
-    /// The controller, if trees are useful: one rank has nothing to add.
-    pub(super) fn fabric_controller(&self) -> Option<&str> {
-        self.controller.as_deref().filter(|_| self.size > 1)
+    /// The controller, if trees are useful: one rank has nothing to add. Error: the credentials cannot be used.
+    pub(super) fn fabric_controller(&self) -> Result<Option<ControllerEndpoint>, Error> {
+        let controller = self.controller.as_deref().filter(|_| self.size > 1);
+        controller.map(|address| endpoint(address, self.options.credentials.as_deref())).transpose()
     }
+}
+
+/// What a rank with a controller has opened before it knows the others.
+pub(super) struct Data {
+    pub(super) controller: ControllerEndpoint,
+    pub(super) driver: Arc<WorkerDriver>,
+    pub(super) events: Receiver<worker::Event>,
 }
 
 pub(super) fn join(
     context: &Context<'_>,
-    data: (Arc<WorkerDriver>, Receiver<worker::Event>),
+    data: Data,
     status: &Mutex<Status>,
 ) -> Result<Fabric, Error> {
     let Context { config, address, all, .. } = *context;
-    let (driver, events) = data;
+    let Data { controller, driver, events } = data;
     let JobNumber { job, incarnation } = all[0].job.ok_or_else(|| Error::Connect {
         group: config.name.clone(),
         reason: "rank 0 has registered no job; give all ranks the same controller".to_owned(),
@@ -47,15 +55,14 @@ pub(super) fn join(
         description: Some(description(config)),
         ..pb::Join::default()
     };
-    let controller = config.controller.as_deref().unwrap_or_default();
-    let started = WorkerClient::start(controller, join, config.size);
+    let started = WorkerClient::start(&controller, join, config.size);
     let (client, notices) = started.map_err(|e| controller_error(&e))?;
     Ok(Fabric { driver, events, client, notices })
 }
 
 pub(super) fn place_in_fabric(
     config: &GroupConfig,
-    controller: &str,
+    controller: &ControllerEndpoint,
 ) -> Result<(IpAddr, String), Error> {
     let fabric = client::fabric(controller, CALL_TIMEOUT).map_err(|e| controller_error(&e))?;
     let host = client::choose_host(&fabric, config.host.as_deref(), config.rank, config.size);
@@ -67,7 +74,10 @@ pub(super) fn place_in_fabric(
     Ok((ip, host.name))
 }
 
-pub(super) fn create_job(config: &GroupConfig, controller: &str) -> Result<JobNumber, Error> {
+pub(super) fn create_job(
+    config: &GroupConfig,
+    controller: &ControllerEndpoint,
+) -> Result<JobNumber, Error> {
     let reply = client::create_job(controller, description(config), CALL_TIMEOUT);
     let number = |r: pb::CreateJobReply| JobNumber { job: r.job, incarnation: r.incarnation };
     reply.map(number).map_err(|e| controller_error(&e))

@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use netsum_net::arena::ArenaPort;
-use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
 
 use super::connected::Connected;
 use super::context::Context;
-use super::joining::join;
+use super::joining::{Data, join};
 use crate::address::{self, FirstPlan};
 use crate::coordinator::{Coordinator, Event};
 use crate::core::Core;
@@ -32,7 +31,7 @@ pub(super) struct Meshed {
     pub(super) controls: Receiver<ControlMessage>,
     pub(super) ports: Option<Ports>,
     pub(super) memory: Option<ArenaPort>,
-    pub(super) data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
+    pub(super) data: Option<Data>,
 }
 
 impl Meshed {
@@ -56,7 +55,7 @@ impl Meshed {
             reason: "there is no controller".to_owned(),
             ..Status::default()
         }));
-        let driver = data.as_ref().map(|(driver, _)| driver.clone());
+        let driver = data.as_ref().map(|data| data.driver.clone());
         let fabric = data.map(|data| join(context, data, &status)).transpose()?;
         let waits = fabric.is_some();
         let (coordinator, settled) =

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, unbounded};
+use crossbeam_channel::unbounded;
 use netsum_net::arena::ArenaPort;
 use netsum_net::mesh::{Listener, Rings};
-use netsum_net::worker::{self, WorkerDriver};
+use netsum_net::worker::WorkerDriver;
 use parking_lot::Mutex;
 
 use super::context::Context;
-use super::joining::{create_job, place_in_fabric};
+use super::joining::{Data, create_job, place_in_fabric};
 use super::meshed::{MEET_PATIENCE, Meshed};
 use crate::address::{self, Address};
 use crate::coordinator::MeshHandler;
@@ -25,7 +25,7 @@ pub(super) struct Opened {
     listener: Listener,
     ports: Option<Ports>,
     memory: Option<ArenaPort>,
-    data: Option<(Arc<WorkerDriver>, Receiver<worker::Event>)>,
+    data: Option<Data>,
 }
 
 impl Opened {
@@ -35,19 +35,20 @@ impl Opened {
             group: config.name.clone(),
             reason: e.to_string(),
         };
-        let (ip, host, job, data) = match config.fabric_controller() {
+        let (ip, host, job, data) = match config.fabric_controller()? {
             None => {
                 let (ip, host) = address::local(config)?;
                 (ip, host, None, None)
             }
             Some(controller) => {
-                let (ip, host) = place_in_fabric(config, controller)?;
+                let (ip, host) = place_in_fabric(config, &controller)?;
                 let job = match config.rank {
-                    0 => Some(create_job(config, controller)?),
+                    0 => Some(create_job(config, &controller)?),
                     _ => None,
                 };
                 let (driver, events) = WorkerDriver::start(ip).map_err(connect)?;
-                (ip, host, job, Some((Arc::new(driver), events)))
+                let driver = Arc::new(driver);
+                (ip, host, job, Some(Data { controller, driver, events }))
             }
         };
         let listener = Listener::bind(ip, config.options.network).map_err(connect)?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use netsum_control::decide::Settings;
-use netsum_control::{Config, ControlError, Controller};
+use netsum_control::{Config, ControlError, Controller, Security};
 use netsum_topo::Fabric;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -40,6 +40,10 @@ struct Arguments {
     window_max: u32,
     #[command(flatten)]
     times: Times,
+    /// Folder with the controller's certificate (identity.pem, identity-key.pem, ca.pem, ca.crl): connections are
+    /// encrypted, and clients need certificates, too. Without it, whoever reaches the port may do everything.
+    #[arg(long, value_name = "FOLDER", env = "NETSUM_CREDENTIALS")]
+    credentials: Option<OsString>,
     /// Log as JSON, one line per event.
     #[arg(long)]
     json_log: bool,
@@ -139,13 +143,19 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
         slots_max: arguments.window_max,
         ..arguments.times.settings()
     };
+    let security = Security::of_folder(credentials(arguments))?;
     let store = store_file(arguments.store.as_deref(), &fabric.name)?;
     let mut stop = Stop::new()?;
-    let controller = Controller::start(Config { fabric, listen, store, settings })?;
+    let controller = Controller::start(Config { fabric, listen, store, settings, security })?;
     println!("ready {}", controller.address());
     stop.wait();
     controller.stop();
     Ok(())
+}
+
+/// The folder of the credentials. An empty variable is an absent one.
+fn credentials(arguments: &Arguments) -> Option<&Path> {
+    arguments.credentials.as_deref().filter(|folder| !folder.is_empty()).map(Path::new)
 }
 
 /// The file of the store; `None`: in memory.

@@ -1,54 +1,70 @@
 //! Single blocking calls; usable from any thread, even within a runtime.
 
 use std::future::Future;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
+use netsum_identity::Credentials;
+use tokio::net::TcpStream;
+use tonic::codegen::Service;
+use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
+use super::endpoint::ControllerEndpoint;
+use crate::connection::{Secured, TLS_FAILED};
 use crate::convert::shorten;
 use crate::error::ControlError;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
+use crate::security::Security;
 
 /// Name and hosts of the fabric.
-pub fn fabric(address: &str, timeout: Duration) -> Result<pb::FabricReply, ControlError> {
-    blocking(address, "Fabric", timeout, async |mut client| {
+pub fn fabric(
+    controller: &ControllerEndpoint,
+    timeout: Duration,
+) -> Result<pb::FabricReply, ControlError> {
+    blocking(controller, "Fabric", timeout, async |mut client| {
         client.fabric(pb::FabricRequest {}).await
     })
 }
 
 /// Registers a job.
 pub fn create_job(
-    address: &str,
+    controller: &ControllerEndpoint,
     request: pb::CreateJobRequest,
     timeout: Duration,
 ) -> Result<pb::CreateJobReply, ControlError> {
-    blocking(address, "CreateJob", timeout, async move |mut client| {
+    blocking(controller, "CreateJob", timeout, async move |mut client| {
         client.create_job(request).await
     })
 }
 
 /// The controller's whole status.
-pub fn status(address: &str, timeout: Duration) -> Result<pb::StatusReply, ControlError> {
-    blocking(address, "Status", timeout, async |mut client| {
+pub fn status(
+    controller: &ControllerEndpoint,
+    timeout: Duration,
+) -> Result<pb::StatusReply, ControlError> {
+    blocking(controller, "Status", timeout, async |mut client| {
         client.status(pb::StatusRequest {}).await
     })
 }
 
 /// The jobs only; `ended`: including those that are over.
 pub fn list_jobs(
-    address: &str,
+    controller: &ControllerEndpoint,
     ended: bool,
     timeout: Duration,
 ) -> Result<pb::ListJobsReply, ControlError> {
-    blocking(address, "ListJobs", timeout, async move |mut client| {
+    blocking(controller, "ListJobs", timeout, async move |mut client| {
         client.list_jobs(pb::ListJobsRequest { ended }).await
     })
 }
 
 /// Ends a job; its workers receive `reason`.
 pub fn stop_job(
-    address: &str,
+    controller: &ControllerEndpoint,
     job: u32,
     reason: &str,
     timeout: Duration,
@@ -56,12 +72,29 @@ pub fn stop_job(
     let mut reason = reason.to_owned();
     shorten(&mut reason);
     let request = pb::StopJobRequest { job, reason };
-    blocking(address, "StopJob", timeout, async move |mut client| client.stop_job(request).await)
+    blocking(controller, "StopJob", timeout, async move |mut client| client.stop_job(request).await)
         .map(drop)
 }
 
 /// A channel to the controller; waits are bounded, and a frozen peer is detected.
-pub(super) async fn connect(address: &str) -> Result<ControllerClient<Channel>, ControlError> {
+pub(super) async fn connect(
+    controller: &ControllerEndpoint,
+) -> Result<ControllerClient<Channel>, ControlError> {
+    let address = controller.address();
+    let channel = channel(address)?;
+    let connected = match controller.security() {
+        Security::Trusted => channel.connect().await,
+        Security::Tls(credentials) => {
+            channel.connect_with_connector(connector(address, credentials)).await
+        }
+    };
+    let channel = connected.map_err(|error| unreachable(address, innermost(&error)))?;
+    Ok(ControllerClient::new(channel)
+        .max_decoding_message_size(MESSAGE_MAX)
+        .max_encoding_message_size(MESSAGE_MAX))
+}
+
+fn channel(address: &str) -> Result<Endpoint, ControlError> {
     let bad = || ControlError::BadAddress { address: address.to_owned() };
     if !address
         .rsplit_once(':')
@@ -70,21 +103,44 @@ pub(super) async fn connect(address: &str) -> Result<ControllerClient<Channel>, 
         return Err(bad());
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad())?;
-    let channel = endpoint
+    Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEP_ALIVE)
         .keep_alive_timeout(KEEP_ALIVE)
-        .keep_alive_while_idle(true)
-        .connect()
-        .await
-        .map_err(|error| ControlError::Unreachable {
-            address: address.to_owned(),
-            reason: innermost(&error),
-        })?;
-    Ok(ControllerClient::new(channel)
-        .max_decoding_message_size(MESSAGE_MAX)
-        .max_encoding_message_size(MESSAGE_MAX))
+        .keep_alive_while_idle(true))
+}
+
+/// Opens connections with the credentials of the moment.
+fn connector(
+    address: &str,
+    credentials: &Arc<Credentials>,
+) -> impl Service<Uri, Response = TokioIo<Secured<TcpStream>>, Error = io::Error, Future: Send>
++ Send
++ 'static {
+    let (address, credentials) = (address.to_owned(), credentials.clone());
+    tower::service_fn(move |_| {
+        let (address, credentials) = (address.clone(), credentials.clone());
+        async move { Secured::connect(&address, &credentials).await.map(TokioIo::new) }
+    })
+}
+
+/// Why a call failed: the transport's innermost error, or else the controller's words.
+pub(super) fn reason(controller: &ControllerEndpoint, status: &tonic::Status) -> String {
+    let Some(error) = std::error::Error::source(status) else { return status.message().to_owned() };
+    let reason = innermost(error);
+    match (controller.security(), status.code()) {
+        // TLS is no HTTP/2.
+        (Security::Trusted, tonic::Code::Internal) => format!(
+            "{TLS_FAILED}it demands a certificate; set NETSUM_CREDENTIALS, or give --credentials ({reason})"
+        ),
+        _ => reason,
+    }
+}
+
+/// Whether a call failed on its way, not by the controller's decision.
+fn is_of_transport(status: &tonic::Status) -> bool {
+    status.code() == tonic::Code::Unavailable || std::error::Error::source(status).is_some()
 }
 
 /// The transport's innermost error message.
@@ -97,7 +153,7 @@ fn innermost(error: &dyn std::error::Error) -> String {
 }
 
 fn blocking<T: Send, F>(
-    address: &str,
+    controller: &ControllerEndpoint,
     call: &'static str,
     timeout: Duration,
     make: impl FnOnce(ControllerClient<Channel>) -> F + Send,
@@ -105,16 +161,17 @@ fn blocking<T: Send, F>(
 where
     F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 {
+    let address = controller.address();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
         let work = async {
-            let client = connect(address).await?;
+            let client = connect(controller).await?;
             make(client)
                 .await
                 .map(tonic::Response::into_inner)
-                .map_err(|status| refused(address, call, &status))
+                .map_err(|status| refused(controller, call, &status))
         };
         let seconds = timeout.as_secs_f64();
         let late = |_| ControlError::Timeout { address: address.to_owned(), call, seconds };
@@ -125,13 +182,23 @@ where
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-fn refused(address: &str, call: &'static str, status: &tonic::Status) -> ControlError {
+fn refused(
+    controller: &ControllerEndpoint,
+    call: &'static str,
+    status: &tonic::Status,
+) -> ControlError {
+    let (address, reason) = (controller.address(), reason(controller, status));
+    match is_of_transport(status) {
+        true => unreachable(address, reason),
+        false => ControlError::Refused { address: address.to_owned(), call, reason },
+    }
+}
+
+fn unreachable(address: &str, reason: String) -> ControlError {
     let address = address.to_owned();
-    match status.code() {
-        tonic::Code::Unavailable => {
-            ControlError::Unreachable { address, reason: status.message().to_owned() }
-        }
-        _ => ControlError::Refused { address, call, reason: status.message().to_owned() },
+    match reason.strip_prefix(TLS_FAILED) {
+        Some(reason) => ControlError::Insecure { address, reason: reason.to_owned() },
+        None => ControlError::Unreachable { address, reason },
     }
 }
 

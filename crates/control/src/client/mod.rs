@@ -5,6 +5,7 @@
 
 mod backoff;
 mod call;
+mod endpoint;
 mod host;
 mod session;
 mod switch;
@@ -12,6 +13,7 @@ mod worker;
 
 pub(crate) use call::MESSAGE_MAX;
 pub use call::{create_job, fabric, list_jobs, status, stop_job};
+pub use endpoint::ControllerEndpoint;
 pub use host::{choose_host, is_local, local_hosts};
 pub use switch::{LeaseOffer, LeaseTerms, SwitchClient, SwitchNotice};
 pub use worker::{WorkerClient, WorkerNotice};

@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::backoff::Backoff;
 use super::call;
+use super::endpoint::ControllerEndpoint;
 use crate::error::ControlError;
 use crate::pb::controller_client::ControllerClient;
 
@@ -74,7 +75,7 @@ impl<N> Sink<N> {
 
 /// Runs a session on a separate thread.
 pub(super) fn on_thread<R: Role>(
-    address: String,
+    controller: ControllerEndpoint,
     role: R,
     commands: mpsc::UnboundedReceiver<Command<R::Report>>,
 ) -> Result<JoinHandle<()>, ControlError> {
@@ -84,20 +85,20 @@ pub(super) fn on_thread<R: Role>(
     };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let body = move || runtime.block_on(run(address, role, commands));
+    let body = move || runtime.block_on(run(controller, role, commands));
     std::thread::Builder::new().name("netsum-control".to_owned()).spawn(body).map_err(failed)
 }
 
 /// Maintains a session until its owner closes or drops it, or the role ends it.
 pub(super) async fn run<R: Role>(
-    address: String,
+    controller: ControllerEndpoint,
     mut role: R,
     mut commands: mpsc::UnboundedReceiver<Command<R::Report>>,
 ) {
     let mut backoff = Backoff::new();
     loop {
         let established = tokio::select! {
-            established = establish(&address, &mut role) => established,
+            established = establish(&controller, &mut role) => established,
             () = closed(&mut commands) => return,
         };
         let loss = match established {
@@ -105,7 +106,7 @@ pub(super) async fn run<R: Role>(
             Ok(stream) => {
                 backoff.reset();
                 role.connected();
-                match serve(stream, &mut role, &mut commands).await {
+                match serve(&controller, stream, &mut role, &mut commands).await {
                     None => return,
                     Some(loss) => loss,
                 }
@@ -126,23 +127,28 @@ struct Stream<R: Role> {
     events: Streaming<R::Event>,
 }
 
-async fn establish<R: Role>(address: &str, role: &mut R) -> Result<Stream<R>, Loss> {
-    let client = call::connect(address).await.map_err(|error| Loss::Away(error.to_string()))?;
+async fn establish<R: Role>(
+    controller: &ControllerEndpoint,
+    role: &mut R,
+) -> Result<Stream<R>, Loss> {
+    let client = call::connect(controller).await.map_err(|error| Loss::Away(error.to_string()))?;
     let (reports, outgoing) = mpsc::channel(REPORTS_QUEUED);
     let first = reports.try_send(role.hello());
     assert!(first.is_ok(), "a new channel has room");
     let opening = R::open(client, ReceiverStream::new(outgoing));
     match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
         Err(_) => Err(Loss::Away(format!(
-            "the controller at {address} did not answer within {OPEN_TIMEOUT:?}"
+            "the controller at {} did not answer within {OPEN_TIMEOUT:?}",
+            controller.address()
         ))),
-        Ok(Err(status)) => Err(loss(&status)),
+        Ok(Err(status)) => Err(loss(controller, &status)),
         Ok(Ok(events)) => Ok(Stream { reports, events }),
     }
 }
 
 /// Serves one stream. `None`: the session is over.
 async fn serve<R: Role>(
+    controller: &ControllerEndpoint,
     mut stream: Stream<R>,
     role: &mut R,
     commands: &mut mpsc::UnboundedReceiver<Command<R::Report>>,
@@ -158,7 +164,7 @@ async fn serve<R: Role>(
                     }
                 }
                 Ok(None) => return Some(Loss::Away("the controller closed the stream".to_owned())),
-                Err(status) => return Some(loss(&status)),
+                Err(status) => return Some(loss(controller, &status)),
             },
             command = commands.recv() => match command {
                 Some(Command::Send(report)) => {
@@ -196,14 +202,15 @@ async fn closed<R>(commands: &mut mpsc::UnboundedReceiver<Command<R>>) {
     while let Some(Command::Send(_)) = commands.recv().await {}
 }
 
-fn loss(status: &Status) -> Loss {
+fn loss(controller: &ControllerEndpoint, status: &Status) -> Loss {
     use tonic::Code::{
-        AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, Unimplemented,
+        AlreadyExists, FailedPrecondition, InvalidArgument, NotFound, OutOfRange, PermissionDenied,
+        Unimplemented,
     };
-    let words = status.message().to_owned();
+    let words = call::reason(controller, status);
     match status.code() {
         AlreadyExists | FailedPrecondition | InvalidArgument | NotFound | OutOfRange
-        | Unimplemented => Loss::Refused(words),
+        | PermissionDenied | Unimplemented => Loss::Refused(words),
         _ => Loss::Away(words),
     }
 }

@@ -13,6 +13,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
+use super::endpoint::ControllerEndpoint;
 use super::session::{self, Command, Loss, Role, Sink};
 use crate::convert::{idle_expiry, lease_from_message, revocation, shorten};
 use crate::error::ControlError;
@@ -97,23 +98,23 @@ impl SwitchClient {
     /// Connects from a plain thread; the session runs on a separate thread. `hello` is called for each stream and must
     /// list the leases that are installed then.
     pub fn start(
-        address: &str,
+        controller: &ControllerEndpoint,
         hello: impl Fn() -> pb::SwitchHello + Send + 'static,
     ) -> Result<(SwitchClient, std_mpsc::Receiver<SwitchNotice>), ControlError> {
         let (sender, receiver) = std_mpsc::channel();
         let (mut client, role, commands) = SwitchClient::parts(hello, Sink::Std(sender));
-        client.thread = Some(session::on_thread(address.to_owned(), role, commands)?);
+        client.thread = Some(session::on_thread(controller.clone(), role, commands)?);
         Ok((client, receiver))
     }
 
     /// Connects from within a tokio runtime; the session runs as one of its tasks.
     pub fn spawn(
-        address: &str,
+        controller: &ControllerEndpoint,
         hello: impl Fn() -> pb::SwitchHello + Send + 'static,
     ) -> (SwitchClient, mpsc::UnboundedReceiver<SwitchNotice>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let (client, role, commands) = SwitchClient::parts(hello, Sink::Tokio(sender));
-        tokio::spawn(session::run(address.to_owned(), role, commands));
+        tokio::spawn(session::run(controller.clone(), role, commands));
         (client, receiver)
     }
 

@@ -9,6 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
+use super::endpoint::ControllerEndpoint;
 use super::session::{self, Command, Loss, Role, Sink};
 use crate::error::ControlError;
 use crate::pb::controller_client::ControllerClient;
@@ -54,25 +55,25 @@ pub enum WorkerNotice {
 impl WorkerClient {
     /// Joins from a plain thread; the session runs on a separate thread. `size`: number of ranks of the job.
     pub fn start(
-        address: &str,
+        controller: &ControllerEndpoint,
         join: pb::Join,
         size: u32,
     ) -> Result<(WorkerClient, std_mpsc::Receiver<WorkerNotice>), ControlError> {
         let (sender, receiver) = std_mpsc::channel();
         let (mut client, role, commands) = WorkerClient::parts(join, size, Sink::Std(sender));
-        client.thread = Some(session::on_thread(address.to_owned(), role, commands)?);
+        client.thread = Some(session::on_thread(controller.clone(), role, commands)?);
         Ok((client, receiver))
     }
 
     /// Joins from within a tokio runtime; the session runs as one of its tasks.
     pub fn spawn(
-        address: &str,
+        controller: &ControllerEndpoint,
         join: pb::Join,
         size: u32,
     ) -> (WorkerClient, mpsc::UnboundedReceiver<WorkerNotice>) {
         let (sender, receiver) = mpsc::unbounded_channel();
         let (client, role, commands) = WorkerClient::parts(join, size, Sink::Tokio(sender));
-        tokio::spawn(session::run(address.to_owned(), role, commands));
+        tokio::spawn(session::run(controller.clone(), role, commands));
         (client, receiver)
     }
 

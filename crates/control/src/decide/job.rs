@@ -231,12 +231,19 @@ impl JobSpec {
             min_bytes: request.min_bytes.unwrap_or(min_bytes),
             // Only panama supports sums of a part of the ranks.
             protocol: if release_fraction < 1.0 { Some(Protocol::Panama) } else { protocol },
-            tenant: match request.tenant.as_str() {
-                "" => DEFAULT_TENANT.to_owned(),
-                tenant => tenant.to_owned(),
-            },
+            tenant: request.tenant_name().to_owned(),
             scale: request.scale,
         })
+    }
+}
+
+impl pb::CreateJobRequest {
+    /// The tenant of the job.
+    pub(crate) fn tenant_name(&self) -> &str {
+        match self.tenant.as_str() {
+            "" => DEFAULT_TENANT,
+            tenant => tenant,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use netsum_lease::JobPlan;
-use netsum_topo::NodeId;
+use netsum_topo::{Host, NodeId};
 
 use super::event::{Action, Refusal, SessionId};
 use super::job::{Job, JobSpec, Member, MemberState, Phase};
@@ -285,13 +285,32 @@ impl State {
         Ok((self.host_of(join, udp_address)?, udp_address))
     }
 
+    /// The host on which a worker says it runs, if the fabric has it.
+    pub fn host_of_join(&self, join: &pb::Join) -> Option<&Host> {
+        self.host_at(join, join.udp_address.parse().ok()?)
+    }
+
+    /// The tenant of the job that a worker joins, or that its Join describes if the controller does not have the job.
+    pub fn tenant_of_join(&self, join: &pb::Join) -> Option<String> {
+        let described = || join.description.as_ref().map(|job| job.tenant_name().to_owned());
+        self.tenant_of_job(join.job).or_else(described)
+    }
+
+    /// The tenant of a job.
+    pub fn tenant_of_job(&self, job: u32) -> Option<String> {
+        self.job(job).map(|job| job.spec.tenant.clone())
+    }
+
+    fn host_at(&self, join: &pb::Join, udp_address: SocketAddr) -> Option<&Host> {
+        match join.host.as_str() {
+            "" => self.fabric.hosts.iter().find(|host| host.address == udp_address.ip()),
+            name => self.fabric.host(name),
+        }
+    }
+
     fn host_of(&self, join: &pb::Join, udp_address: SocketAddr) -> Result<NodeId, Refusal> {
         let fabric = &self.fabric;
-        let host = if join.host.is_empty() {
-            fabric.hosts.iter().find(|host| host.address == udp_address.ip())
-        } else {
-            fabric.host(&join.host)
-        };
+        let host = self.host_at(join, udp_address);
         let names = || {
             fabric.hosts.iter().take(NAMES_SHOWN).map(|host| host.name.as_str()).collect::<Vec<_>>()
         };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::authorisation::{self, Denied, Peer, Request};
 use crate::decide::{Action, Answer, Event, SessionId};
 use crate::engine::{Engine, Failure, Outcome, Snapshot};
 use crate::pb;
@@ -12,10 +13,12 @@ use crate::store::Store;
 
 /// Messages from the gRPC handlers to the owner.
 pub(super) enum Message {
-    /// An event, with a channel for its answer if a caller waits for it.
-    Event(Event, Option<oneshot::Sender<Reply>>),
-    /// A new stream; the event is its first report.
-    Open(SessionId, PeerStream, Event, oneshot::Sender<Reply>),
+    /// A report of an open stream, or its end.
+    Event(Event, oneshot::Sender<Reply>),
+    /// A peer's request.
+    Request(Peer, Event, oneshot::Sender<Reply>),
+    /// A new stream of a peer; the event is its first report.
+    Open(Peer, SessionId, PeerStream, Event, oneshot::Sender<Reply>),
     /// A request for the state, from which the caller makes a status.
     Snapshot(oneshot::Sender<Snapshot>),
     /// A request for the jobs, including those that are over or not.
@@ -23,7 +26,18 @@ pub(super) enum Message {
 }
 
 /// The answer to an event.
-pub(super) type Reply = Result<Answer, Failure>;
+pub(super) type Reply = Result<Answer, Rejection>;
+
+/// Why an event has no effect.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Rejection {
+    /// The peer may not ask for it.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// It is refused, or could not be saved.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+}
 
 /// The stream to a peer. Dropping it ends the stream, and with `alive` the reading of reports.
 pub(super) struct PeerStream {
@@ -80,13 +94,12 @@ impl Actor {
                 if let Some(session) = closed {
                     self.streams.remove(&session);
                 }
-                if let Some(reply) = reply {
-                    let _ = reply.send(answer);
-                }
+                let _ = reply.send(answer.map_err(Rejection::from));
             }
-            Message::Open(session, stream, event, reply) => {
+            Message::Request(peer, event, reply) => drop(reply.send(self.request(&peer, event))),
+            Message::Open(peer, session, stream, event, reply) => {
                 self.streams.insert(session, stream);
-                let answer = self.event(event);
+                let answer = self.request(&peer, event);
                 if answer.is_err() {
                     self.streams.remove(&session);
                 }
@@ -97,7 +110,20 @@ impl Actor {
         }
     }
 
-    fn event(&mut self, event: Event) -> Reply {
+    /// Performs a request if its peer may make it, and writes the audit log.
+    fn request(&mut self, peer: &Peer, event: Event) -> Reply {
+        let Some(request) = Request::of(&event, self.engine.state()) else {
+            return Ok(self.event(event)?);
+        };
+        let reply = match authorisation::check(peer, &request) {
+            Ok(()) => self.event(event).map_err(Rejection::from),
+            Err(denied) => Err(denied.into()),
+        };
+        audit(peer, &request, &reply);
+        reply
+    }
+
+    fn event(&mut self, event: Event) -> Result<Answer, Failure> {
         if !event.is_report() && event != Event::Tick {
             tracing::debug!(?event, "event");
         }
@@ -196,6 +222,18 @@ impl Actor {
     }
 }
 
+/// Writes who asked for what, and the outcome, to the audit log.
+fn audit(peer: &Peer, request: &Request, reply: &Reply) {
+    let outcome = match reply {
+        Ok(Answer::Created(job)) => format!("created job {job}"),
+        Ok(Answer::Done) => "done".to_owned(),
+        Err(Rejection::Denied(denied)) => format!("denied: {denied}"),
+        Err(Rejection::Failed(failure)) => format!("failed: {failure}"),
+    };
+    let (identity, action, object) = (peer.to_string(), request.action(), request.object());
+    tracing::info!(target: AUDIT, identity, action, object, outcome);
+}
+
 fn closed_session(event: &Event) -> Option<SessionId> {
     match event {
         Event::WorkerClosed { session } | Event::SwitchClosed { session } => Some(*session),
@@ -203,5 +241,7 @@ fn closed_session(event: &Event) -> Option<SessionId> {
     }
 }
 
+/// The audit log: one line for each request that changes something, and for each session.
+const AUDIT: &str = "netsum::audit";
 /// Precision of all waiting times.
 const TICK: Duration = Duration::from_millis(100);

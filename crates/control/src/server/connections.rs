@@ -14,7 +14,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, Sleep, sleep};
 use tokio_stream::Stream;
-use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use crate::limits::{CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
 
@@ -175,6 +174,11 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// Address of the peer.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
     /// An error when the connection has been idle for too long.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let idle = self.shared.limits.idle;
@@ -248,14 +252,6 @@ impl AsyncWrite for Connection {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
-
-    fn connect_info(&self) -> TcpConnectInfo {
-        self.stream.connect_info()
     }
 }
 

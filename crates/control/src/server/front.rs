@@ -1,6 +1,7 @@
 //! What surrounds every call: its connection is busy until the call ends, and a shared reply becomes its body.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -9,9 +10,9 @@ use http_body::{Frame, SizeHint};
 use tonic::body::Body;
 use tonic::codegen::http::{Extensions, Request, Response};
 use tonic::codegen::{BoxFuture, Bytes, Service};
-use tonic::metadata::MetadataMap;
 use tonic::server::NamedService;
 
+use super::authorisation::Peer;
 use super::board::{Encoded, ReplyBody};
 use super::connections::{Call, Connections};
 
@@ -58,9 +59,8 @@ where
     }
 }
 
-/// The peer's address, with and without TLS.
-fn peer(extensions: &Extensions) -> Option<std::net::SocketAddr> {
-    tonic::Request::from_parts(MetadataMap::new(), extensions.clone(), ()).remote_addr()
+fn peer(extensions: &Extensions) -> Option<SocketAddr> {
+    extensions.get::<Peer>().map(|peer| peer.address)
 }
 
 /// The body of a response. Its call is in progress until the body has been sent.

@@ -1,6 +1,8 @@
 //! The controller as a process: one task owns the state, gRPC handlers send it events.
 
+mod accept;
 mod actor;
+mod authorisation;
 mod board;
 mod connections;
 mod front;
@@ -11,9 +13,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use netsum_identity::Role;
 use netsum_topo::Fabric;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
 use self::connections::{ConnectionLimits, Connections};
@@ -25,6 +29,7 @@ use crate::engine::Engine;
 use crate::error::ControlError;
 use crate::limits::{CALLS_PER_CONNECTION, REPORT_MAX, STREAM_WINDOW};
 use crate::pb::controller_server::ControllerServer;
+use crate::security::Security;
 use crate::store::{MemoryStore, SqliteStore, Store};
 
 /// Configuration of a controller.
@@ -38,6 +43,8 @@ pub struct Config {
     pub store: Option<PathBuf>,
     /// Times and limits.
     pub settings: Settings,
+    /// How connections are secured: the credentials are those of the fabric's controller.
+    pub security: Security,
 }
 
 /// A running controller, on its own threads.
@@ -144,6 +151,7 @@ fn serve(
     address: SocketAddr,
     stopped: oneshot::Receiver<()>,
 ) -> Result<impl Future<Output = ()> + Send, ControlError> {
+    check_security(&config.security, &config.fabric.name)?;
     let place = store.place();
     let engine = Engine::new(config.fabric, config.settings, store)?;
     let state = engine.state();
@@ -163,6 +171,9 @@ fn serve(
         let here = tokio::runtime::Handle::current();
         let run = move || here.block_on(actor::run(engine, inbox, quitting));
         let actor = tokio::task::spawn_blocking(run);
+        let (accepted, secured) = mpsc::channel(CONNECTIONS_QUEUED);
+        let incoming = connections.accept(listener);
+        let acceptor = tokio::spawn(accept::run(incoming, config.security, accepted));
         let shutdown = async move {
             let _ = stopped.await;
             // Streams end with their owner; otherwise the server would wait for them.
@@ -175,17 +186,37 @@ fn serve(
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(KEEP_ALIVE))
             .add_service(service)
-            .serve_with_incoming_shutdown(connections.accept(listener), shutdown)
+            .serve_with_incoming_shutdown(ReceiverStream::new(secured), shutdown)
             .await;
         if let Err(error) = served {
             tracing::error!(%error, "the server ended");
         }
         let _ = actor.await;
+        // The address is free again once the acceptor has ended.
+        let _ = acceptor.await;
     })
+}
+
+/// Checks that the credentials are the controller's. Without any, warns once.
+fn check_security(security: &Security, fabric: &str) -> Result<(), ControlError> {
+    let Security::Tls(credentials) = security else {
+        tracing::warn!(
+            "no credentials: whoever reaches this port may start and stop jobs; see docs/security.md"
+        );
+        return Ok(());
+    };
+    let found = credentials.identity();
+    if found.fabric() == fabric && *found.role() == Role::Controller {
+        return Ok(());
+    }
+    let (folder, found) = (credentials.folder().to_owned(), found.to_string());
+    Err(ControlError::NotController { folder, found, fabric: fabric.to_owned() })
 }
 
 const THREADS: usize = 2;
 const BACKLOG: u32 = 1024;
+/// Connections that wait for the gRPC server, which takes them at once.
+const CONNECTIONS_QUEUED: usize = 16;
 /// A frozen peer is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

@@ -44,7 +44,7 @@ impl Owner {
     /// Reports an event of an open stream, and waits for the answer. Errors: the owner has stopped.
     pub async fn report(&self, event: Event) -> Result<Reply, Status> {
         let (reply, answer) = oneshot::channel();
-        let message = Message::Event(event, Some(reply));
+        let message = Message::Event(event, reply);
         self.queue.send(message).await.map_err(|_| stopping())?;
         answer.await.map_err(|_| stopping())
     }

@@ -9,7 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::actor::{Message, PeerSender, PeerStream, Reply};
+use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
+use super::authorisation::{self, Peer, Request as Wanted};
 use super::board::Board;
 use super::owner::Owner;
 use crate::convert::Bounded;
@@ -39,8 +40,8 @@ impl Service {
         SessionId(self.sessions.fetch_add(1, Ordering::Relaxed))
     }
 
-    async fn event(&self, event: Event) -> Result<Answer, Status> {
-        status(self.owner.ask(|reply| Message::Event(event, Some(reply))).await?)
+    async fn request(&self, peer: Peer, event: Event) -> Result<Answer, Status> {
+        status(self.owner.ask(|reply| Message::Request(peer, event, reply)).await?)
     }
 }
 
@@ -51,8 +52,9 @@ impl controller_server::Controller for Service {
 
     async fn fabric(
         &self,
-        _: Request<pb::FabricRequest>,
+        request: Request<pb::FabricRequest>,
     ) -> Result<Response<pb::FabricReply>, Status> {
+        may_look(&request)?;
         Ok(Response::new(self.fabric.clone()))
     }
 
@@ -60,12 +62,16 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::CreateJobRequest>,
     ) -> Result<Response<pb::CreateJobReply>, Status> {
-        let mut key = [0; 16];
+        let (peer, mut key) = (peer(&request)?, [0; 16]);
         getrandom::fill(&mut key)
             .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
-        let from = request.remote_addr().map(|address| address.ip());
-        let event = Event::CreateJob { request: checked(request)?, key: JobKey::new(Mac::default(), key), from };
-        match self.event(event).await? {
+        let from = Some(peer.address.ip());
+        let event = Event::CreateJob {
+            request: checked(request)?,
+            key: JobKey::new(Mac::default(), key),
+            from,
+        };
+        match self.request(peer, event).await? {
             Answer::Created(job) => {
                 let incarnation = self.fabric.incarnation;
                 Ok(Response::new(pb::CreateJobReply { job, incarnation }))
@@ -78,15 +84,17 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::StopJobRequest>,
     ) -> Result<Response<pb::StopJobReply>, Status> {
+        let peer = peer(&request)?;
         let pb::StopJobRequest { job, reason } = checked(request)?;
-        self.event(Event::StopJob { job, reason }).await?;
+        self.request(peer, Event::StopJob { job, reason }).await?;
         Ok(Response::new(pb::StopJobReply {}))
     }
 
     async fn status(
         &self,
-        _: Request<pb::StatusRequest>,
+        request: Request<pb::StatusRequest>,
     ) -> Result<Response<pb::StatusReply>, Status> {
+        may_look(&request)?;
         // The reply is encoded already: it becomes the body of the response.
         let mut response = Response::new(pb::StatusReply::default());
         response.extensions_mut().insert(self.board.reply().await?);
@@ -97,6 +105,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::ListJobsRequest>,
     ) -> Result<Response<pb::ListJobsReply>, Status> {
+        may_look(&request)?;
         let ended = request.into_inner().ended;
         let jobs = self.owner.ask(|reply| Message::Jobs(ended, reply)).await?;
         Ok(Response::new(pb::ListJobsReply { jobs }))
@@ -106,7 +115,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::WorkerReport>>,
     ) -> Result<Response<Self::WorkerSessionStream>, Status> {
-        let mut reports = request.into_inner();
+        let (peer, mut reports) = (peer(&request)?, request.into_inner());
         let Some(WorkerContent::Join(join)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
@@ -119,7 +128,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
         let event = Event::WorkerJoined { session, join };
-        status(self.owner.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
+        status(self.owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
             let event_of = |report: pb::WorkerReport| {
@@ -143,7 +152,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::SwitchReport>>,
     ) -> Result<Response<Self::SwitchSessionStream>, Status> {
-        let mut reports = request.into_inner();
+        let (peer, mut reports) = (peer(&request)?, request.into_inner());
         let Some(SwitchContent::Hello(hello)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
@@ -156,7 +165,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Switch(sender), alive };
         let event = Event::SwitchHello { session, hello };
-        status(self.owner.ask(|reply| Message::Open(session, stream, event, reply)).await?)?;
+        status(self.owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
             let event_of = |report: pb::SwitchReport| {
@@ -178,6 +187,17 @@ impl controller_server::Controller for Service {
         });
         Ok(Response::new(ReceiverStream::new(commands)))
     }
+}
+
+/// The other end of a request's connection.
+fn peer<T>(request: &Request<T>) -> Result<Peer, Status> {
+    let peer = request.extensions().get::<Peer>().cloned();
+    peer.ok_or_else(|| Status::unauthenticated("the connection has no peer"))
+}
+
+fn may_look<T>(request: &Request<T>) -> Result<(), Status> {
+    authorisation::check(&peer(request)?, &Wanted::Look)
+        .map_err(|denied| Status::permission_denied(denied.to_string()))
 }
 
 /// The first report of a stream, within a time-out.
@@ -225,13 +245,20 @@ fn check(message: &impl Bounded) -> Result<(), Status> {
 }
 
 fn status(reply: Reply) -> Result<Answer, Status> {
-    reply.map_err(|failure| match failure {
+    reply.map_err(|rejection| match rejection {
+        Rejection::Denied(denied) => Status::permission_denied(denied.to_string()),
+        Rejection::Failed(failure) => failed(failure),
+    })
+}
+
+fn failed(failure: Failure) -> Status {
+    match failure {
         Failure::Refused(Refusal::Invalid(text)) => Status::invalid_argument(text),
         Failure::Refused(Refusal::Unknown(text)) => Status::not_found(text),
         Failure::Refused(Refusal::State(text)) => Status::failed_precondition(text),
         Failure::Refused(Refusal::Taken(text)) => Status::already_exists(text),
         Failure::Store(_) => Status::internal(failure.to_string()),
-    })
+    }
 }
 
 /// Several plans during a burst of re-plans; a peer this far behind does not read.

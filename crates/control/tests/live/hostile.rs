@@ -3,7 +3,7 @@
 use netsum_control::client::{self, WorkerNotice};
 use netsum_control::pb;
 
-use crate::scene::{FakeWorker, PATIENCE, Scene, any_port, join, start};
+use crate::scene::{FakeWorker, PATIENCE, Scene, any_port, at, join, start};
 
 #[test]
 fn a_heartbeat_beyond_its_limits_ends_the_stream_with_the_reason() {
@@ -42,7 +42,7 @@ fn long_texts_are_refused_with_the_field_and_the_limit() {
     let address = controller.address();
     let text = "x".repeat(500_000);
     let request = pb::CreateJobRequest { size: 1, tenant: text.clone(), ..Default::default() };
-    let error = client::create_job(&address.to_string(), request, PATIENCE).unwrap_err();
+    let error = client::create_job(&at(address), request, PATIENCE).unwrap_err();
     assert!(error.to_string().contains("tenant has 500000 bytes; the limit is 128"), "{error}");
     let join = pb::Join { mesh_address: text, ..join(1, 0) };
     FakeWorker::join_as(address, join).wait_for(|notice| match notice {
@@ -58,7 +58,7 @@ fn long_texts_are_refused_with_the_field_and_the_limit() {
 fn a_storm_of_status_calls_gets_replies_and_disturbs_no_switch() {
     let controller = start(any_port(), None);
     let _scene = Scene::set(controller.address());
-    let address = &controller.address().to_string();
+    let address = &at(controller.address());
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(move || {

@@ -2,15 +2,18 @@
 
 mod hostile;
 mod scene;
+mod secure;
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
-use netsum_control::{Config, Controller, MemoryStore, pb};
+use netsum_control::{Config, Controller, MemoryStore, Security, pb};
 
-use scene::{FakeWorker, Leases, PATIENCE, Scene, any_port, fabric, hello, join, settings, start};
+use scene::{
+    FakeWorker, Leases, PATIENCE, Scene, any_port, at, fabric, hello, join, settings, start,
+};
 
 #[test]
 fn switches_die_and_come_back() {
@@ -40,7 +43,7 @@ fn switches_die_and_come_back() {
     assert_eq!((plan.epoch, plan.trees.len()), (5, 2));
     assert_eq!(plan.order.to_string(), "[[0,1],[2,3]]");
 
-    let (job, address) = (scene.job, scene.address.to_string());
+    let (job, address) = (scene.job, at(scene.address));
     let Scene { workers, switches, .. } = scene;
     workers.into_iter().for_each(|worker| worker.client.leave());
     let jobs = client::list_jobs(&address, true, PATIENCE).unwrap().jobs;
@@ -89,9 +92,15 @@ fn a_rank_that_its_peers_reach_is_only_away() {
 #[test]
 fn a_failing_store_changes_nothing_and_jobs_are_created_once_it_works() {
     let store = MemoryStore::drawn().unwrap();
-    let config = Config { fabric: fabric(), listen: any_port(), store: None, settings: settings() };
+    let config = Config {
+        fabric: fabric(),
+        listen: any_port(),
+        store: None,
+        settings: settings(),
+        security: Security::Trusted,
+    };
     let controller = Controller::start_with(config, Box::new(store.clone())).unwrap();
-    let address = controller.address().to_string();
+    let address = at(controller.address());
     let request = pb::CreateJobRequest { size: 4, ..Default::default() };
     let job = client::create_job(&address, request.clone(), PATIENCE).unwrap().job;
     store.fail(Some("its disk is full; make space"));
@@ -216,7 +225,7 @@ fn a_restarted_controller_disturbs_no_job() {
     let plan = scene.plan();
     assert_eq!((plan.epoch, plan.trees.len()), (3, 0));
     let request = pb::CreateJobRequest { size: 1, ..Default::default() };
-    let next = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+    let next = client::create_job(&at(address), request, PATIENCE).unwrap().job;
     assert_eq!(next, scene.job + 1, "numbers go on where they were");
     controller.stop();
 }
@@ -287,17 +296,17 @@ fn refusals_end_a_worker_with_the_reason() {
     );
 
     let request = pb::CreateJobRequest { size: 4, ..Default::default() };
-    let job = client::create_job(&address.to_string(), request, PATIENCE).unwrap().job;
+    let job = client::create_job(&at(address), request, PATIENCE).unwrap().job;
     let worker = FakeWorker::join(address, job, 0);
     worker.wait_for(|notice| *notice == WorkerNotice::Connected);
     let mut other = join(job, 0);
     other.pid += 1;
-    let (_client, notices) = WorkerClient::start(&address.to_string(), other, 4).unwrap();
+    let (_client, notices) = WorkerClient::start(&at(address), other, 4).unwrap();
     match notices.recv_timeout(PATIENCE).unwrap() {
         WorkerNotice::Refused { reason } => assert!(reason.contains("is process"), "{reason}"),
         other => panic!("{other:?}"),
     }
-    client::stop_job(&address.to_string(), job, "enough", PATIENCE).unwrap();
+    client::stop_job(&at(address), job, "enough", PATIENCE).unwrap();
     assert_eq!(worker.next(), WorkerNotice::JobFailed { reason: "enough".to_owned() });
 }
 
@@ -305,7 +314,7 @@ fn refusals_end_a_worker_with_the_reason() {
 fn a_switch_of_another_fabric_is_refused_and_keeps_trying() {
     let controller = start(any_port(), None);
     let leases = Leases::default();
-    let address = controller.address().to_string();
+    let address = at(controller.address());
     let (_client, notices) =
         SwitchClient::start(&address, move || hello("spine7", &leases)).unwrap();
     match notices.recv_timeout(PATIENCE).unwrap() {
@@ -325,22 +334,21 @@ fn a_switch_of_another_fabric_is_refused_and_keeps_trying() {
 fn calls_without_a_controller_name_the_address() {
     let free =
         std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let message = client::status(&free, PATIENCE).unwrap_err().to_string();
+    let message = client::status(&at(&free), PATIENCE).unwrap_err().to_string();
     assert!(message.starts_with(&format!("no controller answers at {free}: ")), "{message}");
-    let message = client::status("nowhere", PATIENCE).unwrap_err().to_string();
+    let message = client::status(&at("nowhere"), PATIENCE).unwrap_err().to_string();
     assert!(message.contains("write host:port"), "{message}");
     // A listener that never answers.
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let message =
-        client::status(&mute.local_addr().unwrap().to_string(), Duration::from_millis(300))
-            .unwrap_err();
+        client::status(&at(mute.local_addr().unwrap()), Duration::from_millis(300)).unwrap_err();
     assert!(message.to_string().contains("did not answer Status within 0.3 s"), "{message}");
 }
 
 #[test]
 fn clients_work_inside_a_runtime() {
     let controller = start(any_port(), None);
-    let address = controller.address().to_string();
+    let address = at(controller.address());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let hosts = client::fabric(&address, PATIENCE).unwrap().hosts;
@@ -441,10 +449,10 @@ fn the_program_is_ready_and_ends_on_a_signal() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let address = line.trim().strip_prefix("ready ").unwrap().to_owned();
-    assert_eq!(client::fabric(&address, PATIENCE).unwrap().name, "leaf-spine");
+    assert_eq!(client::fabric(&at(&address), PATIENCE).unwrap().name, "leaf-spine");
     // A switch is connected: its open stream must not delay the program's end.
     let (_switch, notices) =
-        SwitchClient::start(&address, || hello("rack0", &Leases::default())).unwrap();
+        SwitchClient::start(&at(&address), || hello("rack0", &Leases::default())).unwrap();
     assert_eq!(notices.recv_timeout(PATIENCE), Ok(SwitchNotice::Connected));
     let asked = Instant::now();
     assert!(

@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
+use netsum_control::client::{
+    self, ControllerEndpoint, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice,
+};
 use netsum_control::decide::Settings;
-use netsum_control::{Config, Controller, epoch, pb};
+use netsum_control::{Config, Controller, Security, epoch, pb};
 use netsum_topo::{Addressing, Fabric, Plan, Rate, leaf_spine};
 
 pub const PATIENCE: Duration = Duration::from_secs(8);
@@ -31,7 +33,19 @@ pub fn settings() -> Settings {
 }
 
 pub fn start(listen: SocketAddr, store: Option<PathBuf>) -> Controller {
-    Controller::start(Config { fabric: fabric(), listen, store, settings: settings() }).unwrap()
+    Controller::start(Config {
+        fabric: fabric(),
+        listen,
+        store,
+        settings: settings(),
+        security: Security::Trusted,
+    })
+    .unwrap()
+}
+
+/// A controller without credentials.
+pub fn at(address: impl ToString) -> ControllerEndpoint {
+    ControllerEndpoint::trusted(address)
 }
 
 pub fn any_port() -> SocketAddr {
@@ -52,7 +66,7 @@ impl FakeSwitch {
         let leases = Leases::default();
         let (name, shared) = (name.to_owned(), leases.clone());
         let hello = move || hello(&name, &shared);
-        let (client, notices) = SwitchClient::start(&controller.to_string(), hello).unwrap();
+        let (client, notices) = SwitchClient::start(&at(controller), hello).unwrap();
         let client = Arc::new(client);
         let (shared, weak) = (leases.clone(), Arc::downgrade(&client));
         let thread = std::thread::spawn(move || {
@@ -126,7 +140,7 @@ impl FakeWorker {
     }
 
     pub fn join_as(controller: SocketAddr, join: pb::Join) -> FakeWorker {
-        let (client, notices) = WorkerClient::start(&controller.to_string(), join, 4).unwrap();
+        let (client, notices) = WorkerClient::start(&at(controller), join, 4).unwrap();
         FakeWorker { client, notices }
     }
 
@@ -192,7 +206,7 @@ impl Scene {
             SWITCHES.map(|name| Some(FakeSwitch::start(address, name))).into_iter().collect();
         let request =
             pb::CreateJobRequest { name: "test".to_owned(), size: 4, ..Default::default() };
-        let reply = client::create_job(&address.to_string(), request.clone(), PATIENCE).unwrap();
+        let reply = client::create_job(&at(address), request.clone(), PATIENCE).unwrap();
         let pb::CreateJobReply { job, incarnation } = reply;
         let join =
             |rank| pb::Join { incarnation, description: Some(request.clone()), ..join(job, rank) };
@@ -221,7 +235,7 @@ impl Scene {
     }
 
     pub fn status(&self) -> pb::StatusReply {
-        client::status(&self.address.to_string(), PATIENCE).unwrap()
+        client::status(&at(self.address), PATIENCE).unwrap()
     }
 
     /// Waits until every switch holds the given number of leases.
