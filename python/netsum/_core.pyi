@@ -10,6 +10,7 @@ __all__ = [
     "NETWORKS",
     "PROTOCOLS",
     "ControllerUnavailable",
+    "CredentialsError",
     "Group",
     "Meeting",
     "Mismatch",
@@ -18,6 +19,11 @@ __all__ = [
     "PeerLost",
     "Unsupported",
     "Work",
+    "ca_init",
+    "ca_issue",
+    "ca_renew",
+    "ca_revoke",
+    "credentials",
     "estimate_allreduce",
     "explain_allreduce",
     "explain_hosts",
@@ -72,6 +78,9 @@ class Unsupported(NetsumError):
 
 class ControllerUnavailable(NetsumError):
     """The controller does not answer, or rejects the request."""
+
+class CredentialsError(NetsumError):
+    """A certificate, a key or their authority cannot be used; the text names the file and the remedy."""
 
 @final
 class Work:
@@ -258,10 +267,29 @@ def meet(at: str, token: bytes, rank: int, size: int, address: bytes, timeout_s:
 def version() -> str:
     """Version of the core."""
 
-def status(controller: str, timeout_s: float, credentials: str | None = None) -> str:
+def status(controller: str, timeout_s: float, credentials: Path | None = None) -> str:
     """The status of the controller at `controller` ("host:port"): JSON of `netsum.reports.ControllerStatus`.
 
     credentials: the folder of this process's certificates, if the controller demands one."""
+
+def ca_init(folder: Path, fabric: str) -> None:
+    """Create the certificate authority of a fabric in a folder, or check that it is there."""
+
+def ca_issue(authority: Path, role: str, out: Path, days: int) -> tuple[str, int]:
+    """Issue a certificate of a role, as "switch/rack0", and write the files of its owner into `out`.
+
+    Returns the identity, and the end of its validity in seconds since 1970."""
+
+def ca_renew(authority: Path, folder: Path, days: int) -> tuple[str, int]:
+    """Replace the certificate and the key in `folder`; returns as `ca_issue`."""
+
+def ca_revoke(authority: Path, role: str | None = None) -> tuple[int, Path]:
+    """Revoke all certificates of a role; returns their number and the revocation list's file.
+
+    Without a role, only sign the list anew."""
+
+def credentials(folder: Path) -> tuple[str, int]:
+    """The owner of the credentials in a folder; returns as `ca_issue`. CredentialsError if they cannot be used."""
 
 def explain_hosts(
     ranks: int, latency_s: float, bytes_per_s: float, operation: str, nbytes: int, dtype: str, op: str

@@ -130,3 +130,24 @@ def test_missing_daemons_are_named(netsum, environment, fabric):
     environment.update(NETSUM_BIN="/nowhere", PATH="/nowhere")
     ended = netsum("fabric", "up", fabric, code=None)
     assert ended.returncode == 0 or "cargo build --release" in ended.stderr
+
+
+def test_certificates_are_made_renewed_and_revoked(netsum, fabric_file, tmp_path):
+    ca, out = ("--ca", tmp_path / "ca"), tmp_path / "credentials"
+    assert "is the authority of fabric" in netsum("ca", "init", fabric_file, *ca).stdout
+    made = netsum("ca", "issue", "operator", "tenant/a", "--fabric", fabric_file, *ca, "--out", out, "--json")
+    made = {Path(row["folder"]): row for row in json.loads(made.stdout)["credentials"]}
+    name = Description.read(fabric_file).name
+    assert made[out / "tenant/a"]["identity"] == f"spiffe://{name}/tenant/a"
+    # The operator and the tenant, the controller, 4 switches, 2 servers and 4 hosts.
+    assert len(made) == 13 and all((folder / "identity.pem").is_file() for folder in made)
+    before = (out / "operator" / "identity.pem").read_bytes()
+    assert f"spiffe://{name}/operator" in netsum("ca", "renew", out / "operator", *ca, "--days", "7").stdout
+    assert (out / "operator" / "identity.pem").read_bytes() != before
+    revoked = json.loads(netsum("ca", "revoke", "operator", *ca, "--json").stdout)
+    assert revoked == {"revoked": {"operator": 2}, "list": str(tmp_path / "ca" / "ca.crl")}
+    # Errors are one message that names the file or the role.
+    assert "was revoked" in netsum("ca", "renew", out / "operator", *ca, code=1).stderr
+    assert "is not a role" in netsum("ca", "issue", "king", *ca, code=1).stderr
+    assert "netsum ca init" in netsum("ca", "issue", "viewer", "--ca", tmp_path / "none", code=1).stderr
+    assert "name a role" in netsum("ca", "issue", *ca, code=2).stderr

@@ -42,6 +42,7 @@ struct Current {
 #[derive(Debug)]
 struct Loaded {
     identity: Identity,
+    expires_s: u64,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
@@ -59,6 +60,11 @@ impl Credentials {
     /// The identity, which stays the same.
     pub fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// The end of the certificate in use, in seconds since 1970.
+    pub fn expires_s(&self) -> u64 {
+        self.with_current(|loaded| loaded.expires_s)
     }
 
     /// The folder.
@@ -142,7 +148,8 @@ fn load(folder: &Path) -> Result<Loaded, IdentityError> {
     };
     let server = tls::server(verifier.clone(), chain.clone(), key.clone_key()).map_err(unfit)?;
     let client = tls::client(verifier, chain, key).map_err(unfit)?;
-    Ok(Loaded { identity, server: Arc::new(server), client: Arc::new(client) })
+    let expires_s = facts.valid_until.timestamp().max(0) as u64;
+    Ok(Loaded { identity, expires_s, server: Arc::new(server), client: Arc::new(client) })
 }
 
 fn verifier(folder: &Path, identity: &Identity) -> Result<Verifier, IdentityError> {

@@ -11,25 +11,29 @@ use crate::error::IdentityError;
 pub(crate) const PUBLIC: u32 = 0o644;
 /// Keys, and what only the authority needs.
 pub(crate) const PRIVATE: u32 = 0o600;
-/// Some thousand certificates.
+/// Some thousand certificates, or some ten thousand revocations.
 const FILE_MAX: u64 = 1 << 20;
+/// The register of some hundred thousand certificates.
+const REGISTER_MAX: u64 = 64 << 20;
 
 /// The content of a file.
 pub(crate) fn read(file: &Path, remedy: &'static str) -> Result<Vec<u8>, IdentityError> {
+    read_at_most(FILE_MAX, file, remedy)
+}
+
+fn read_at_most(most: u64, file: &Path, remedy: &'static str) -> Result<Vec<u8>, IdentityError> {
     let fail = |source| IdentityError::File { file: file.to_owned(), source, remedy };
     let mut content = Vec::new();
-    File::open(file).and_then(|f| f.take(FILE_MAX + 1).read_to_end(&mut content)).map_err(fail)?;
-    match content.len() as u64 > FILE_MAX {
-        true => {
-            Err(invalid(file, format!("it has more than {FILE_MAX} bytes; is it the right file?")))
-        }
+    File::open(file).and_then(|f| f.take(most + 1).read_to_end(&mut content)).map_err(fail)?;
+    match content.len() as u64 > most {
+        true => Err(invalid(file, format!("it has more than {most} bytes; is it the right file?"))),
         false => Ok(content),
     }
 }
 
-/// The content of a text file.
+/// The content of a text file of the authority.
 pub(crate) fn read_text(file: &Path, remedy: &'static str) -> Result<String, IdentityError> {
-    String::from_utf8(read(file, remedy)?)
+    String::from_utf8(read_at_most(REGISTER_MAX, file, remedy)?)
         .map_err(|_| invalid(file, "it is not a text file; is it the right file?".to_owned()))
 }
 

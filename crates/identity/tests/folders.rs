@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netsum_identity::{Authority, Credentials, Identity, IdentityError, Role, Validity};
 
@@ -121,7 +121,10 @@ fn credentials_are_read_or_refused_with_file_and_remedy() {
     assert!(error.contains("viewer/identity.pem") && error.contains("netsum ca issue"), "{error}");
 
     save(Validity::lasting(DAY));
-    assert_eq!(Credentials::open(&folder).unwrap().identity(), &identity(Role::Viewer));
+    let viewer = Credentials::open(&folder).unwrap();
+    assert_eq!(viewer.identity(), &identity(Role::Viewer));
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    assert!((now_s + 23 * 3600..now_s + 25 * 3600).contains(&viewer.expires_s()));
     assert_eq!((mode(&folder), mode(&folder.join("identity-key.pem"))), (0o700, 0o600));
     chmod(&folder.join("identity-key.pem"), 0o640);
     let error = text(Credentials::open(&folder));

@@ -34,6 +34,13 @@ create_exception!(
     "The controller does not answer, or refuses."
 );
 
+create_exception!(
+    netsum,
+    CredentialsError,
+    NetsumError,
+    "A certificate, a key or their authority cannot be used; the text names the file and the remedy."
+);
+
 pub(crate) fn register(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NetsumError", py.get_type::<NetsumError>())?;
     module.add("PeerLost", py.get_type::<PeerLost>())?;

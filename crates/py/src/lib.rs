@@ -3,6 +3,7 @@
 //! Owns: the conversion of arguments, errors and callbacks only. Must not know: algorithms. Every call that can block
 //! releases the interpreter lock; a panic becomes an exception. Start reading at [`group`].
 
+mod ca;
 mod callbacks;
 mod errors;
 mod group;
@@ -57,6 +58,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
     module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;
+    ca::register(module)?;
     ocs::register(module)?;
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;

@@ -6,8 +6,9 @@ from collections.abc import Callable
 import typer
 from rich.text import Text
 
+from netsum._core import CredentialsError
 from netsum.bench.cases import BenchError
-from netsum.cli import bench, demo, doctor, explain, fabric, plan, plan_ocs, recorder, run, sim, top, version
+from netsum.cli import bench, ca, demo, doctor, explain, fabric, plan, plan_ocs, recorder, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.add_typer(fabric.app, name="fabric")
+app.add_typer(ca.app, name="ca")
 app.add_typer(sim.app, name="sim")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("bench")(bench.bench)
@@ -33,6 +35,19 @@ app.command("top")(top.top)
 app.command("version")(version.version)
 
 
+REPORTED = (
+    BenchError,
+    CredentialsError,
+    DemoError,
+    FabricError,
+    OcsError,
+    PlanError,
+    RecorderError,
+    SimError,
+)
+"""Errors that are reported in one message."""
+
+
 def main() -> None:
     """Entry point. Errors are reported as one message with exit code 1; Ctrl-C gives 130."""
     sys.exit(_guarded(app))
@@ -41,7 +56,7 @@ def main() -> None:
 def _guarded(command: Callable[..., int | None]) -> int:
     try:
         return command(standalone_mode=False) or 0
-    except (BenchError, FabricError, DemoError, OcsError, PlanError, RecorderError, SimError) as error:
+    except REPORTED as error:
         errors.print(Text.assemble(("error:", "bold red"), f" {error}"), highlight=False, soft_wrap=True)
         return 1
     except typer.Exit as ended:
