@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from netsum import private
 from netsum.fabric.processes import die_with_parent
 
 STOP_S = 5.0
@@ -34,7 +35,7 @@ class Workers:
         command = [sys.executable, "-m", *launcher, str(count), *script]
         # As many threads as cores per worker would make the workers compete for cores.
         settings = {"OMP_NUM_THREADS": "1", **os.environ, **environment}
-        output = log.open("wb") if log else None
+        output = private.open_file(log) if log else None
         try:
             self.process = subprocess.Popen(
                 command,

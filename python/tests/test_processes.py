@@ -43,6 +43,24 @@ def test_start_ready_stop(daemon):
     assert not os.path.exists(f"/proc/{pid}")
 
 
+def test_files_are_their_owners_alone_and_no_link_is_followed(tmp_path):
+    folder = tmp_path / "fabric"
+    code = "open('made', 'w').close(); print('ready', flush=True)"
+    one = Daemon("d", [sys.executable, "-c", f"import os; os.chdir({str(folder)!r}); {code}"], folder)
+    one.start(tied=False)
+    one.wait_ready()
+    files = [one.log, one.out, one.pid_file, folder / "made"]
+    assert [oct(path.stat().st_mode & 0o777) for path in [folder, *files]] == ["0o700", *["0o600"] * 4]
+    one.stop()
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    one.out.unlink()
+    one.out.symlink_to(victim)
+    with pytest.raises(FabricError, match="symbolic link"):
+        one.start(tied=False)
+    assert victim.read_text() == "kept"
+
+
 def test_another_command_finds_and_stops_it(daemon, tmp_path):
     one = daemon(READY)
     one.start(tied=True)

@@ -6,9 +6,13 @@
 //! recorded. A group with a folder writes a dump there when it fails.
 
 use std::collections::VecDeque;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use netsum_net::unguessable_name;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -147,15 +151,19 @@ pub(crate) trait UnrecordedOperations: Send + Sync {
 }
 
 impl Recorded {
-    /// Writes a dump into `folder`; returns the path of the file.
+    /// Writes a dump into `folder`, readable by this user alone; returns the path of the file.
     pub(crate) fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
         let group: String = self.group.chars().map(plain).collect();
         let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
-        let partial = path.with_extension(format!("part{}", std::process::id()));
-        std::fs::create_dir_all(folder)?;
+        let name = unguessable_name(&format!("part{}", std::process::id()))?;
+        let partial = path.with_extension(name);
+        DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
         let text = serde_json::to_string_pretty(self).map_err(std::io::Error::from)?;
-        std::fs::write(&partial, text + "\n")?;
+        // A new file, which follows no link that somebody has placed in a shared folder.
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        file.write_all((text + "\n").as_bytes())?;
         std::fs::rename(&partial, &path)?;
         Ok(path)
     }
@@ -165,3 +173,43 @@ impl Recorded {
 pub(crate) const KEPT: usize = 512;
 /// Version of the file format; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_dump_is_its_users_alone_and_follows_no_link() {
+        let recorded = Recorded {
+            format: FORMAT,
+            group: "world".to_owned(),
+            rank: 3,
+            size: 4,
+            place: String::new(),
+            why: String::new(),
+            failure: None,
+            written_unix_s: 0.0,
+            operations: Vec::new(),
+        };
+        let name = unguessable_name("netsum-recorder").unwrap();
+        let base = std::env::temp_dir().join(name);
+        let (folder, victim) = (base.join("dumps"), base.join("victim"));
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+        recorded.write(&folder).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        // Somebody else has placed links in a shared folder.
+        std::fs::write(&victim, "kept").unwrap();
+        let path = folder.join("netsum-world-rank3.json");
+        std::fs::remove_file(&path).unwrap();
+        symlink(&victim, &path).unwrap();
+        let part = path.with_extension(format!("part{}", std::process::id()));
+        symlink(&victim, &part).unwrap();
+        assert_eq!(recorded.write(&folder).unwrap(), path);
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "kept");
+        assert!(!path.is_symlink());
+        assert_eq!(mode(&path), 0o600);
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Creates `len` zero bytes. `name`: as shown in /proc.
+/// Creates `len` zero bytes that this user alone can open. `name`: as shown in /proc.
 pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: a C string that outlives the call; the returned descriptor is owned.
@@ -19,7 +19,9 @@ pub(crate) fn create(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     };
     // SAFETY: calls on a live descriptor that access no memory of this process.
     let done = unsafe {
-        libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
+        // A memfd is created open to all; only access to this process protects it then.
+        libc::fchmod(fd.as_raw_fd(), 0o600) == 0
+            && libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
             && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, SEALS) == 0
     };
     if done { Ok(fd) } else { Err(io::Error::last_os_error()) }
@@ -85,3 +87,17 @@ impl Drop for Map {
 }
 
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn shared_memory_is_its_users_alone() {
+        let fd = create(c"netsum-test", 4096).unwrap();
+        let mode = std::fs::File::from(fd).metadata().unwrap().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

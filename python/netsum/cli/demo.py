@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from netsum import private
 from netsum._core import PROTOCOLS
 from netsum.cli.output import console, errors, print_json, stop_on_termination
 from netsum.demo import report, session
@@ -42,8 +43,8 @@ def demo(
         terminal.close()
     result = summarize(outcome)
     broken = complaints(result)
-    (out / "result.json").write_text(json.dumps(result, indent=2) + "\n")
-    (out / "report.html").write_text(report.render(outcome, result, broken), encoding="utf-8")
+    private.write_text(out / "result.json", json.dumps(result, indent=2) + "\n")
+    private.write_text(out / "report.html", report.render(outcome, result, broken))
     for table in tables(result):
         screen.print()
         screen.print(table)

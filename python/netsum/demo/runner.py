@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from netsum import private
 from netsum.demo.errors import DemoError
 from netsum.launch import Workers
 
@@ -77,7 +78,7 @@ class Training:
     def __init__(self, backend: str, out: Path, epochs: int, seed: int, environment: dict[str, str]) -> None:
         self.backend = backend
         self.out = out
-        out.mkdir(parents=True, exist_ok=True)
+        private.make_folder(out)
         for old in [out / "events.jsonl", *out.glob("rank-*.json")]:
             old.unlink(missing_ok=True)
         script = [str(SCRIPT), backend, str(out), "--epochs", str(epochs), "--seed", str(seed)]

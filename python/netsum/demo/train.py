@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import json
 import time
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from netsum import private
 from netsum.demo import control_sum
 from netsum.demo.model import digits, lenet5
 from netsum.reports import GroupStats
@@ -42,7 +44,9 @@ class Training:
         total = epochs * self.steps_per_epoch()
         self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, total)
         self.out = out
-        self.events = (out / "events.jsonl").open("w", buffering=1) if self.rank == 0 else None
+        self.events: TextIOWrapper | None = None
+        if self.rank == 0:
+            self.events = TextIOWrapper(private.open_file(out / "events.jsonl"), line_buffering=True)
         self.step = 0
         self.wrong_elements = 0
 
@@ -99,7 +103,7 @@ class Training:
             "accuracy": self.accuracy(),
             "stats": group_stats(),
         }
-        (self.out / f"rank-{self.rank}.json").write_text(json.dumps(record))
+        private.write_text(self.out / f"rank-{self.rank}.json", json.dumps(record))
         dist.barrier()
         self.emit("end")
 

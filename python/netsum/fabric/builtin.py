@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterable
 
+from netsum import private
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 from netsum.fabric.reservations import LoopbackBlock
@@ -24,8 +25,8 @@ def demo_description() -> Description:
     block = free_block(_BLOCKS)
     _held.append(block)
     path = state_home() / demo_name(block.number) / "fabric.toml"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(demo_toml(block.number))
+    private.make_folder(path.parent)
+    private.write_text(path, demo_toml(block.number))
     return Description.read(path)
 
 

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from netsum import private
 from netsum.fabric.errors import FabricError
 
 READY_S = 60.0
@@ -47,9 +48,9 @@ class Daemon:
         """
         if self.pid() is not None:
             raise FabricError(f"{self.name} runs already as process {self.pid()}; stop it by `netsum fabric down`")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        private.make_folder(self.folder)
         try:
-            with self.out.open("wb") as out, self.log.open("ab") as log:
+            with private.open_file(self.out) as out, private.open_file(self.log, "ab") as log:
                 process = subprocess.Popen(
                     self.command,
                     env={**os.environ, "NO_COLOR": "1"},
@@ -57,12 +58,13 @@ class Daemon:
                     stdout=out,
                     stderr=log,
                     start_new_session=True,
+                    umask=0o077,
                     preexec_fn=die_with_parent if tied else None,
                 )
         except OSError as error:
             raise FabricError(f"{self.name}: cannot run {self.command[0]}: {error}") from error
         _children[process.pid] = process
-        self.pid_file.write_text(json.dumps({"pid": process.pid, "command": self.command}))
+        private.write_text(self.pid_file, json.dumps({"pid": process.pid, "command": self.command}))
 
     def wait_ready(self) -> None:
         """Block until the daemon has printed `ready`. Raises FabricError with the end of its log if it does not."""

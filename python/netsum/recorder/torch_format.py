@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from netsum import private
 from netsum.recorder.dumps import Dump, Operation
 
 VERSION = "2.10"
@@ -20,7 +21,7 @@ _MESSAGE = re.compile(r"(send|receive) of (\d+) bytes (?:to|from) (?:rank (\d+)|
 
 def write(dumps: dict[int, Dump], folder: Path) -> list[Path]:
     """Write one pickle per rank of a group, PREFIX + rank; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    private.make_folder(folder)
     written = []
     for rank, dump in dumps.items():
         group = {"name": dump.group, "desc": dump.group, "ranks": str(list(range(dump.size)))}
@@ -33,7 +34,8 @@ def write(dumps: dict[int, Dump], folder: Path) -> list[Path]:
             "nccl_comm_state": {},
         }
         path = folder / f"{PREFIX}{rank}"
-        path.write_bytes(pickle.dumps(value))
+        with private.open_file(path) as file:
+            file.write(pickle.dumps(value))
         written.append(path)
     return written
 

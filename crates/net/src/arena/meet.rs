@@ -8,7 +8,6 @@ use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Arena;
@@ -16,6 +15,7 @@ use super::memory::Memory;
 use super::spread::Spread;
 use crate::deadline::left;
 use crate::mesh::SECRET_LEN;
+use crate::names::unguessable_name;
 use crate::stream::pass;
 
 /// A rank's part of the set-up, for the other ranks.
@@ -39,12 +39,7 @@ pub struct ArenaPort {
 impl ArenaPort {
     /// Listens for processes of this machine and network namespace.
     pub fn open() -> io::Result<ArenaPort> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("netsum-arena-{}-{count}", std::process::id());
-        // Process ids are unique within a pid namespace only.
-        let pids = std::fs::metadata("/proc/self/ns/pid")?.ino();
-        let name = format!("{name}-{pids}");
+        let name = unguessable_name("netsum-arena")?;
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
         listener.set_nonblocking(true)?;
         let seat = ArenaSeat { machine: machine()?, name, cpus: cpus()? };

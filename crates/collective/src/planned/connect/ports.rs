@@ -8,6 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
 use netsum_net::mesh::SECRET_LEN;
+use netsum_net::unguessable_name;
 use serde::{Deserialize, Serialize};
 
 /// Addresses to which a rank's neighbours connect.
@@ -47,7 +48,7 @@ impl Ports {
         listener.set_nonblocking(true)?;
         let port = listener.local_addr()?.port();
         // The name is local to the network namespace, which `machine` identifies.
-        let name = format!("netsum-{}-{port}-{:p}", std::process::id(), &raw const listener);
+        let name = unguessable_name("netsum-plan")?;
         let unix = UnixAddress::from_abstract_name(&name)
             .and_then(|address| UnixListener::bind_addr(&address))
             .and_then(|unix| unix.set_nonblocking(true).map(|()| unix))
