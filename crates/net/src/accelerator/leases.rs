@@ -36,8 +36,8 @@ pub(super) struct Entry {
     finished: u64,
     /// By vid, children that sent again and wait for a notice of the parent.
     asked: FxHashMap<u32, u64>,
-    /// By vid modulo the ring, the vid of the last notice "mismatch" that was passed on.
-    told: Vec<Option<u32>>,
+    /// Notices "mismatch" that were passed on.
+    pub(super) told: Told,
     pub(super) last_seen: Instant,
     pub(super) counters: TreeCounters,
 }
@@ -70,22 +70,30 @@ impl Entry {
         self.asked.remove(&vid).unwrap_or(0)
     }
 
-    /// Records a notice "mismatch" about a vid; true if it is to be passed on, once per vid: where leases form a circle a
-    /// notice would go round for ever. Vids only advance, so that vids with the same place do not replace each other in
-    /// turn.
-    pub(super) fn tell(&mut self, vid: u32) -> bool {
-        let place = vid as usize % self.told.len();
-        let is_new = self.told[place].is_none_or(|last| vid.wrapping_sub(last) as i32 > 0);
-        if is_new {
-            self.told[place] = Some(vid);
-        }
-        is_new
-    }
-
     /// Records a child's fin; true if it was the last one.
     pub(super) fn finish(&mut self, line: usize) -> bool {
         self.finished |= 1 << line;
         self.finished.count_ones() as usize == self.children()
+    }
+}
+
+/// Vids about which a notice was passed on, by vid modulo the ring.
+pub(super) struct Told(Vec<Option<u32>>);
+
+impl Told {
+    fn new(ring: usize) -> Told {
+        Told(vec![None; ring])
+    }
+
+    /// Records a notice about a vid; true if it is the first: where leases form a circle, a notice that is passed on again
+    /// goes round for ever. Vids only advance, so that two with the same place do not replace each other in turn.
+    pub(super) fn is_first(&mut self, vid: u32) -> bool {
+        let place = vid as usize % self.0.len();
+        let is_first = self.0[place].is_none_or(|last| vid.wrapping_sub(last) as i32 > 0);
+        if is_first {
+            self.0[place] = Some(vid);
+        }
+        is_first
     }
 }
 
@@ -156,7 +164,7 @@ impl Leases {
             neighbours,
             finished: 0,
             asked: FxHashMap::default(),
-            told: vec![None; ring],
+            told: Told::new(ring),
             last_seen: Instant::now(),
             counters: TreeCounters::default(),
         };
@@ -190,7 +198,7 @@ impl Leases {
         if let Some(entry) = self.entries.iter_mut().find(|e| e.key == key) {
             entry.finished = 0;
             entry.asked.clear();
-            entry.told.fill(None);
+            entry.told = Told::new(entry.slots.len());
             device.idle()?;
             device.write(r::CLEAR, entry.place as u32)?;
             device.idle()?;
@@ -325,6 +333,15 @@ fn word(place: usize, word: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_notice_is_passed_on_once_per_vid() {
+        let mut told = Told::new(4);
+        let mut first =
+            |vids: &[u32]| vids.iter().map(|&vid| told.is_first(vid)).collect::<Vec<_>>();
+        assert_eq!(first(&[u32::MAX, u32::MAX, 0, 1, 0]), [true, false, true, true, false]);
+        assert_eq!(first(&[4, 0, 4, 8]), [true, false, false, true], "the same place");
+    }
 
     #[test]
     fn trees_of_a_job_spread_over_the_table() {

@@ -332,7 +332,7 @@ fn notices(
     match header.kind {
         Kind::Mismatch => {
             let asked = if sender == children { entry.askers(header.vid.0) } else { 0 };
-            let first = entry.tell(header.vid.0);
+            let first = entry.told.is_first(header.vid.0);
             if !first && asked == 0 {
                 return Err(DropReason::Duplicate);
             }
