@@ -1,7 +1,8 @@
 //! The store in one SQLite file.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -24,8 +25,7 @@ impl SqliteStore {
     /// refused.
     pub fn open(file: &Path) -> Result<SqliteStore, ControlError> {
         let fail = |error| failure(file, error);
-        // The file contains the jobs' keys. SQLite has the better error message if it cannot be created.
-        let _ = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file);
+        make_private(file)?;
         let connection = Connection::open(file).map_err(fail)?;
         SqliteStore::prepare(connection, file.to_owned())
     }
@@ -245,6 +245,24 @@ fn member_from(row: &Row) -> rusqlite::Result<MemberRow> {
     })
 }
 
+/// Creates the file, or takes an existing one from the sight of others: it contains the jobs' keys. Errors: the file is
+/// another user's. SQLite has the better message if it cannot be opened.
+fn make_private(file: &Path) -> Result<(), ControlError> {
+    let options =
+        OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(file);
+    let Ok(opened) = options else { return Ok(()) };
+    let unchanged = |error: io::Error| ControlError::Store {
+        file: file.to_owned(),
+        problem: format!("others may read the jobs' keys in it: {error}; choose another file"),
+    };
+    let metadata = opened.metadata().map_err(unchanged)?;
+    if metadata.permissions().mode() & 0o077 == 0 {
+        return Ok(());
+    }
+    // Fails for another user's file.
+    opened.set_permissions(Permissions::from_mode(0o600)).map_err(unchanged)
+}
+
 fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
     let problem = match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
@@ -310,7 +328,6 @@ mod tests {
     use crate::store::{job_row, loaded, member_row};
     use netsum_topo::{Addressing, Fabric, Rate, Topology, leaf_spine};
     use netsum_wire::tag::{JobKey, Mac};
-    use std::os::unix::fs::PermissionsExt;
 
     fn fabric() -> Fabric {
         leaf_spine(2, 2, 2, Rate(1), Rate(1), Addressing::default()).unwrap()
@@ -356,10 +373,12 @@ mod tests {
         store.save(&changes).unwrap();
         store.save(&[member(&saved, 0), member(&saved, 1)]).unwrap();
         drop(store);
-        let mode = std::fs::metadata(&file).unwrap().permissions().mode();
-        assert_eq!(mode & 0o077, 0, "others may read the keys: {mode:o}");
+        let mode = || std::fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode() & 0o077, 0, "others may read the keys: {:o}", mode());
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
         let kept = SqliteStore::open(&file).unwrap().load().unwrap();
         assert_eq!((kept.incarnation, kept.next_job), (first.incarnation, 6));
+        assert_eq!(mode() & 0o077, 0, "an existing file is made private, too: {:o}", mode());
         let jobs = loaded(kept, &topology).jobs;
         saved.member_mut(1).state = MemberState::Away { since_ms: 0, grace_until_ms: 0 };
         ended.members = vec![Member::awaited().into(); 2];
