@@ -28,10 +28,11 @@ ROUNDS = 25
 TIMEOUT_S = 60.0
 
 
-def worker(rank: int, size: int, controller: str, pipes: dict, results) -> None:
+def worker(rank: int, size: int, fabric: dict[str, str], pipes: dict, results) -> None:
+    controller, credentials = fabric["NETSUM_CONTROLLER"], fabric.get("NETSUM_CREDENTIALS")
     groups = {}
     for path, min_bytes in (("trees", "0"), ("host", str(1 << 40))):
-        options = {"min_bytes": min_bytes}
+        options = {"min_bytes": min_bytes} | ({"credentials": credentials} if credentials else {})
         group = _core.Group(rank, size, f"paths-{path}", controller, None, TIMEOUT_S, options)
         pipes[path][0].put((rank, group.address()))
         group.connect(pipes[path][1][rank].get(timeout=TIMEOUT_S))
@@ -58,12 +59,12 @@ def exchange(size: int, queue, mailboxes) -> None:
         mailbox.put([addresses[rank] for rank in range(size)])
 
 
-def measure(controller: str, size: int) -> dict[int, dict[str, list[float]]]:
+def measure(fabric: dict[str, str], size: int) -> dict[int, dict[str, list[float]]]:
     """Seconds of the slowest rank, by bytes and path."""
     context = multiprocessing.get_context("spawn")
     queues = {path: (context.Queue(), [context.Queue() for _ in range(size)]) for path in ("trees", "host")}
     results = context.Queue()
-    ranks = [context.Process(target=worker, args=(r, size, controller, queues, results)) for r in range(size)]
+    ranks = [context.Process(target=worker, args=(r, size, fabric, queues, results)) for r in range(size)]
     for process in ranks:
         process.start()
     for path in ("trees", "host"):
@@ -85,10 +86,10 @@ def main() -> None:
     parser.add_argument("--controller", help="of a running fabric; without it the built-in one is started")
     arguments = parser.parse_args()
     if arguments.controller:
-        slowest = measure(arguments.controller, arguments.workers)
+        slowest = measure(dict(os.environ, NETSUM_CONTROLLER=arguments.controller), arguments.workers)
     else:
         with temporary(demo_description()) as fabric:
-            slowest = measure(fabric.description.controller, arguments.workers)
+            slowest = measure(fabric.environment(), arguments.workers)
     rows = {}
     print(f"{'bytes':>10}  {'trees µs':>20}  {'hosts µs':>20}  hosts/trees")
     for nbytes, times in sorted(slowest.items()):

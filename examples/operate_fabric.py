@@ -32,7 +32,7 @@ def run_job(fabric: LocalFabric) -> None:
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "job.py"
         script.write_text(JOB)
-        workers = Workers([str(script)], 4, {"NETSUM_CONTROLLER": fabric.description.controller}, plain=True)
+        workers = Workers([str(script)], 4, fabric.environment(), plain=True)
         if workers.wait():
             raise SystemExit("the job failed")
 

@@ -41,7 +41,7 @@ def main() -> None:
     folder = output_folder("atp_training")
     results: dict[str, dict[str, dict]] = {task: {} for task in TASKS}
     with temporary(demo_description()) as fabric:
-        there = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": ""}
+        there = fabric.environment() | {"NETSUM_HOST": ""}
         there |= {"NETSUM_PROTOCOL": "atp", "NETSUM_MIN_BYTES": "0"}
         for task in TASKS:
             for side, (backend, environment) in SIDES.items():

@@ -121,8 +121,7 @@ def train(folder: Path, one) -> list[dict]:
     """Train through a fabric; returns each rank's result, and the bits of its sums."""
     from netsum.launch import Workers
 
-    environment = {"NETSUM_CONTROLLER": one.description.controller, "NETSUM_MIN_BYTES": "4096",
-                   "PYTHONPATH": str(ROOT / "python")}  # fmt: skip
+    environment = {**one.environment(), "NETSUM_MIN_BYTES": "4096", "PYTHONPATH": str(ROOT / "python")}
     log = folder / "workers.log"
     workers = Workers([str(HERE / "cosim" / "train.py"), str(folder), "--steps", str(STEPS)], RANKS, environment, log)
     try:

@@ -151,3 +151,29 @@ def test_certificates_are_made_renewed_and_revoked(netsum, fabric_file, tmp_path
     assert "is not a role" in netsum("ca", "issue", "king", *ca, code=1).stderr
     assert "netsum ca init" in netsum("ca", "issue", "viewer", "--ca", tmp_path / "none", code=1).stderr
     assert "name a role" in netsum("ca", "issue", *ca, code=2).stderr
+
+
+def test_a_local_fabric_demands_certificates_and_its_jobs_have_them(netsum, fabric, environment, tmp_path):
+    printed = netsum("fabric", "up", fabric).stdout
+    description = Description.read(fabric)
+    folder = tmp_path / "state" / "netsum" / description.name
+    assert f"export NETSUM_CREDENTIALS={folder / 'credentials' / 'operator'}" in printed
+    # A stranger is told what it needs.
+    environment |= {"NETSUM_CONTROLLER": description.controller, "NETSUM_CREDENTIALS": ""}
+    assert "set NETSUM_CREDENTIALS" in netsum("top", "--once", code=1).stderr
+    # A viewer of the same authority may look, and not start a job.
+    viewer = tmp_path / "credentials" / "viewer"
+    netsum("ca", "issue", "viewer", "--ca", folder / "ca", "--out", viewer.parent)
+    environment["NETSUM_CREDENTIALS"] = str(viewer)
+    assert "rack0" in netsum("top", "--once").stdout
+    failed = [
+        check for check in json.loads(netsum("doctor", "--json", code=1).stdout)["checks"] if check["verdict"] == "fail"
+    ]
+    assert "may not create a job of tenant" in failed[0]["found"]
+    # A second start keeps the certificates.
+    before = (folder / "credentials" / "operator" / "identity.pem").read_bytes()
+    netsum("fabric", "down", fabric)
+    netsum("fabric", "up", fabric)
+    assert (folder / "credentials" / "operator" / "identity.pem").read_bytes() == before
+    environment["NETSUM_CREDENTIALS"] = str(folder / "credentials" / "operator")
+    assert "added in the network" in netsum("doctor", "--json").stdout

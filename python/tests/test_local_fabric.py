@@ -1,5 +1,7 @@
 """A local fabric on a busy machine: late answers are waited for, impossible ones are not."""
 
+from pathlib import Path
+
 import pytest
 
 from netsum.fabric import local
@@ -12,11 +14,11 @@ def _late(monkeypatch: pytest.MonkeyPatch, times: int) -> list[str]:
     """Let the controller appear too busy for `times` calls; returns the addresses, call by call."""
     asked, answer = [], local.controller_status
 
-    def status(address: str, timeout_s: float) -> dict:
+    def status(address: str, timeout_s: float, credentials: Path) -> dict:
         asked.append(address)
         if len(asked) <= times:
             raise FabricError(f"no controller answers at {address}: deadline has elapsed")
-        return answer(address, timeout_s)
+        return answer(address, timeout_s, credentials)
 
     monkeypatch.setattr(local, "controller_status", status)
     return asked

@@ -12,7 +12,6 @@ from processes import run_ranks
 import netsum
 from netsum import _core, reports
 from netsum.communicator import connect
-from netsum.fabric.local import controller_status
 
 
 def check(value: Any, kind: Any, path: str) -> None:
@@ -74,13 +73,13 @@ def test_what_groups_report_is_of_its_type(fabric):
             world.send(b"12345678", to=1 - rank, wait=False)
             world.receive(bytearray(8), source=1 - rank)
             world.barrier()
-            status = controller_status(fabric.description.controller)
+            status = fabric.status()
             stats, recorded = world.stats(), json.loads(world.core.recorded("asked for"))
             choice = json.loads(world.core.explain("allreduce", 1 << 20, "float32", "sum"))
             world.barrier()
             return stats, recorded, choice, status
 
-    for stats, recorded, choice, status in run_ranks(body, 2, NETSUM_CONTROLLER=fabric.description.controller):
+    for stats, recorded, choice, status in run_ranks(body, 2, **fabric.environment()):
         check(stats, reports.GroupStats, "stats")
         check(recorded, reports.Recorded, "recorded")
         check(choice, reports.Choice, "choice")

@@ -47,20 +47,26 @@ def doctor(
 
 def _fabric_checks(fabric: LocalFabric) -> list[Check]:
     if fabric.running():
-        return _through(fabric.description.controller)
+        return _through(**_access(fabric))
     checks = addresses_free(fabric)
     if any(check.verdict is Verdict.FAIL for check in checks):
         return checks
     try:
         with temporary(fabric.description):
-            return checks + _through(fabric.description.controller)
+            return checks + _through(**_access(fabric))
     except FabricError as error:
         return [*checks, fail("fabric", str(error), "see the message; `netsum fabric up` says the same")]
 
 
-def _through(controller: str) -> list[Check]:
-    checks, status = controller_and_switches(controller)
-    return [*checks, selftest(controller)] if status else checks
+def _access(fabric: LocalFabric) -> dict[str, str]:
+    variables = fabric.environment()
+    return {"controller": variables["NETSUM_CONTROLLER"], "credentials": variables["NETSUM_CREDENTIALS"]}
+
+
+def _through(controller: str, credentials: str | None = None) -> list[Check]:
+    credentials = credentials or os.environ.get("NETSUM_CREDENTIALS")
+    checks, status = controller_and_switches(controller, credentials)
+    return [*checks, selftest(controller, credentials)] if status else checks
 
 
 def _table(checks: list[Check]) -> Table:

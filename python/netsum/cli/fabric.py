@@ -8,7 +8,7 @@ from rich.table import Table
 
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric.description import Description, parts
-from netsum.fabric.local import CONTROLLER_NAME, LocalFabric, alive_switches, controller_status
+from netsum.fabric.local import CONTROLLER_NAME, LocalFabric, alive_switches
 
 app = typer.Typer(help="Start, look at and stop a fabric on this machine.", no_args_is_help=True, rich_markup_mode=None)
 File = Annotated[Path, typer.Argument(metavar="FABRIC.toml", help="the fabric file")]
@@ -26,7 +26,8 @@ def up(file: File, as_json: Json = False) -> None:
         return
     description = fabric.description
     console.print(f"fabric '{description.name}' is up: {parts(description)}", highlight=False)
-    console.print(f"  export NETSUM_CONTROLLER={description.controller}", highlight=False)
+    for variable, value in fabric.environment().items():
+        console.print(f"  export {variable}={value}", highlight=False, soft_wrap=True)
     console.print(f"  logs: {fabric.folder}", highlight=False, soft_wrap=True)
 
 
@@ -65,11 +66,12 @@ def _report(fabric: LocalFabric) -> dict[str, Any]:
     report: dict[str, Any] = {
         "fabric": fabric.description.name,
         "address": fabric.description.controller,
+        "credentials": fabric.environment()["NETSUM_CREDENTIALS"],
         "parts": parts,
     }
     if fabric.process(CONTROLLER_NAME).pid() is None:
         return report
-    seen = controller_status(fabric.description.controller)
+    seen = fabric.status()
     alive = alive_switches(seen) | {CONTROLLER_NAME}
     for part in parts:
         part["alive"] = part["name"] in alive

@@ -20,6 +20,7 @@ from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, controller_status, temporary
 from netsum.launch import Workers
 from netsum.plan import PlanError
+from netsum.reports import JobStatus
 
 
 def run(
@@ -54,22 +55,26 @@ def run(
     stop_on_termination()
     settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
     with _planned(plan, topology, count) if plan else on_fabric(fabric, settings, count) as (count, environment):
-        address = environment["NETSUM_CONTROLLER"]
-        before = {job["job"] for job in controller_status(address)["jobs"]} if address else set()
+        address, credentials = environment["NETSUM_CONTROLLER"], environment.get("NETSUM_CREDENTIALS")
+        before = {job["job"] for job in _jobs(address, credentials)} if address else set()
         workers = Workers([str(script), *(arguments or [])], count, environment, plain=plain)
         try:
             if protocol == "auto" and address:
-                _explain(address, before, workers)
+                _explain(address, credentials, before, workers)
             code = workers.wait()
         finally:
             workers.stop()
     raise typer.Exit(code)
 
 
-def _explain(address: str, before: set[int], workers: Workers) -> None:
+def _jobs(address: str, credentials: str | None) -> list[JobStatus]:
+    return controller_status(address, credentials=credentials)["jobs"]
+
+
+def _explain(address: str, credentials: str | None, before: set[int], workers: Workers) -> None:
     """Print the protocol that the controller chose for these workers' jobs, and the reason, once there is a plan."""
     while workers.poll() is None:
-        jobs = [job for job in controller_status(address)["jobs"] if job["job"] not in before and job["epoch"]]
+        jobs = [job for job in _jobs(address, credentials) if job["job"] not in before and job["epoch"]]
         if jobs:
             for job in jobs:
                 errors.print(f"protocol {job['protocol']}: {job['choice']}", highlight=False, soft_wrap=True)
@@ -99,23 +104,24 @@ def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tu
 @contextlib.contextmanager
 def on_fabric(file: Path | None, settings: dict[str, str], count: int | None) -> Iterator[tuple[int, dict[str, str]]]:
     """Number of workers and their environment on a fabric: of `file`, of NETSUM_CONTROLLER, or a temporary one."""
-    with _controller(file) as address:
-        yield count or 2, {"NETSUM_CONTROLLER": address, **settings}
+    with _controller(file) as environment:
+        yield count or 2, environment | settings
 
 
 @contextlib.contextmanager
-def _controller(file: Path | None) -> Iterator[str]:
-    """The address of a reachable controller, for the duration of a `with` block."""
+def _controller(file: Path | None) -> Iterator[dict[str, str]]:
+    """The variables that name a reachable controller, for the duration of a `with` block."""
     given = os.environ.get("NETSUM_CONTROLLER")
     if file is None and given:
         controller_status(given)
-        yield given
+        yield {"NETSUM_CONTROLLER": given}
         return
     description = Description.read(file) if file else demo_description()
-    if LocalFabric(description).running():
-        controller_status(description.controller)
-        yield description.controller
+    running = LocalFabric(description)
+    if running.running():
+        running.status()
+        yield running.environment()
         return
     with temporary(description) as fabric:
         errors.print(f"started fabric '{description.name}' ({parts(description)})", highlight=False)
-        yield fabric.description.controller
+        yield fabric.environment()

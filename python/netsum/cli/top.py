@@ -14,7 +14,7 @@ from rich.text import Text
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
-from netsum.fabric.local import controller_status
+from netsum.fabric.local import LocalFabric, controller_status
 from netsum.reports import ControllerStatus, JobStatus
 
 PERIOD_S = 1.0
@@ -29,17 +29,17 @@ def top(
     """Watch switches, links and jobs of a fabric. Ctrl-C ends it."""
     if as_json and not once:
         raise FabricError("--json needs --once: a live picture is not a document")
-    address = _address(fabric)
+    address, credentials = _controller(fabric)
     stop_on_termination()
-    before = controller_status(address)
+    before = controller_status(address, credentials=credentials)
     time.sleep(PERIOD_S)
-    now = controller_status(address)
+    now = controller_status(address, credentials=credentials)
     if as_json:
         print_json({**now, "link_rates": link_rates(before, now, PERIOD_S)})
     elif once:
         console.print(_screen(before, now, PERIOD_S))
     else:
-        _watch(address, now)
+        _watch(address, credentials, now)
 
 
 def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[dict[str, Any]]:
@@ -59,21 +59,24 @@ def _bits_per_s(before: int, now: int, seconds: float) -> float:
     return 8 * (now - before if now >= before else now) / seconds
 
 
-def _address(fabric: Path | None) -> str:
+def _controller(fabric: Path | None) -> tuple[str, str | None]:
+    """The controller's address, and the credentials of a fabric that `netsum fabric up` started."""
     if fabric:
-        return Description.read(fabric).controller
-    address = os.environ.get("NETSUM_CONTROLLER")
-    if not address:
+        local = LocalFabric(Description.read(fabric))
+        address = local.description.controller
+        return address, local.environment()["NETSUM_CREDENTIALS"] if local.running() else None
+    given = os.environ.get("NETSUM_CONTROLLER")
+    if not given:
         raise FabricError("which fabric? pass --fabric FABRIC.toml, or set NETSUM_CONTROLLER=address:port")
-    return address
+    return given, None
 
 
-def _watch(address: str, before: ControllerStatus) -> None:
+def _watch(address: str, credentials: str | None, before: ControllerStatus) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         last = time.monotonic()
         while True:
             time.sleep(PERIOD_S)
-            now = controller_status(address)
+            now = controller_status(address, credentials=credentials)
             at = time.monotonic()
             live.update(_screen(before, now, at - last), refresh=True)
             before, last = now, at

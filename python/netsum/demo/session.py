@@ -103,7 +103,7 @@ def _train_on_fabric(
             viewer.on_fault(done)
 
     # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
-    environment = {"NETSUM_CONTROLLER": fabric.description.controller, "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
+    environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
     record = _train("netsum", out, epochs, environment, viewer, look)
     time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
     meter.read(fabric.status())

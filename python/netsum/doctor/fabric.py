@@ -23,10 +23,12 @@ def addresses_free(fabric: LocalFabric) -> list[Check]:
     return found or [ok("addresses", f"all {len(wanted)} free or on other machines")]
 
 
-def controller_and_switches(address: str) -> tuple[list[Check], ControllerStatus | None]:
+def controller_and_switches(
+    address: str, credentials: str | None = None
+) -> tuple[list[Check], ControllerStatus | None]:
     """Whether the controller answers and counts its switches as alive; and its status, if it answers."""
     try:
-        status = controller_status(address)
+        status = controller_status(address, credentials=credentials)
     except FabricError as error:
         return [fail("controller", str(error), "start it, or correct NETSUM_CONTROLLER")], None
     checks = [ok("controller", f"{address} answers, fabric '{status['fabric']}', version {status['version']}")]

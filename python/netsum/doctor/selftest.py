@@ -18,12 +18,14 @@ TIMEOUT_S = 20.0
 STATS_S = 3.0
 
 
-def selftest(controller: str) -> Check:
+def selftest(controller: str, credentials: str | None = None) -> Check:
     """Sum floats of RANKS processes on this machine through the fabric of `controller`, and compare."""
+    options = {"min_bytes": "0"} | ({"credentials": credentials} if credentials else {})
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in range(RANKS)]
     workers = [
-        context.Process(target=_work, args=(rank, controller, pipes[rank][1]), daemon=True) for rank in range(RANKS)
+        context.Process(target=_work, args=(rank, controller, options, pipes[rank][1]), daemon=True)
+        for rank in range(RANKS)
     ]
     try:
         for worker in workers:
@@ -81,12 +83,12 @@ def _stats(group: Any) -> dict[str, Any]:
         time.sleep(0.05)
 
 
-def _work(rank: int, controller: str, end: Connection) -> None:
+def _work(rank: int, controller: str, options: dict[str, str], end: Connection) -> None:
     """One process of the self-test."""
     try:
         from netsum import Group
 
-        group = Group(rank, RANKS, "doctor", controller, None, TIMEOUT_S, {"min_bytes": "0"})
+        group = Group(rank, RANKS, "doctor", controller, None, TIMEOUT_S, options)
         end.send((group.address(), None))
         group.connect(end.recv())
         values = array.array("f", [float(i % 97 + rank) for i in range(ELEMENTS)])

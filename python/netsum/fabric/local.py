@@ -2,13 +2,14 @@
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from netsum.fabric import binaries
+from netsum.fabric import binaries, credentials
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 from netsum.fabric.processes import Daemon
@@ -35,7 +36,8 @@ class LocalFabric:
     def up(self, tied: bool = False) -> None:
         """Start everything, wait until it is ready, and let the controller confirm it.
 
-        tied: all processes end with the caller. Raises FabricError, after stopping what had been started.
+        Its processes get certificates of an authority in the fabric's folder. tied: all processes end with the caller.
+        Raises FabricError, after stopping what had been started.
         """
         self._check_description()
         if self.running():
@@ -44,6 +46,8 @@ class LocalFabric:
                 f"stop it by `netsum fabric down {self.description.path}`"
             )
         self._check_addresses()
+        parts = [f"switch/{part.name}" for part in self.description.aggregators]
+        credentials.make(self.folder, self.description.name, [CONTROLLER_NAME, *parts, credentials.OPERATOR])
         try:
             for daemon in self._start_all(tied):
                 daemon.wait_ready()
@@ -82,18 +86,28 @@ class LocalFabric:
         if name == CONTROLLER_NAME:
             store = str(self.folder / "controller.sqlite")
             command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", fabric, "--store", store]
+            role = CONTROLLER_NAME
         elif any(switch.name == name for switch in self.description.switches):
             command = [str(binaries.find(binaries.SWITCH)), "--fabric", fabric, "--name", name]
+            role = f"switch/{name}"
         elif any(server.name == name for server in self.description.servers):
-            role = ["--role", "server"]
-            command = [str(binaries.find(binaries.SWITCH)), *role, "--fabric", fabric, "--name", name]
+            command = [str(binaries.find(binaries.SWITCH)), "--role", "server", "--fabric", fabric, "--name", name]
+            role = f"switch/{name}"
         else:
             raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
-        return Daemon(name, command, self.folder)
+        own = credentials.folder_of(self.folder, role)
+        return Daemon(name, [*command, "--credentials", str(own)], self.folder)
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which programs use this fabric: its controller, and the operator's credentials."""
+        return {"NETSUM_CONTROLLER": self.description.controller, "NETSUM_CREDENTIALS": str(self._operator())}
 
     def status(self, timeout_s: float = STATUS_S) -> ControllerStatus:
         """The controller's status. Raises FabricError if it does not answer."""
-        return controller_status(self.description.controller, timeout_s)
+        return controller_status(self.description.controller, timeout_s, self._operator())
+
+    def _operator(self) -> Path:
+        return credentials.folder_of(self.folder, credentials.OPERATOR)
 
     def wait_alive(self, switches: list[str]) -> None:
         """Block until the controller counts these as alive. Raises FabricError, which names the others."""
@@ -152,12 +166,18 @@ def temporary(description: Description) -> Iterator[LocalFabric]:
         fabric.down()
 
 
-def controller_status(address: str, timeout_s: float = STATUS_S) -> ControllerStatus:
-    """The status of the controller at `address` (`host:port`). Raises FabricError if it does not answer."""
+def controller_status(
+    address: str, timeout_s: float = STATUS_S, credentials: Path | str | None = None
+) -> ControllerStatus:
+    """The status of the controller at `address` (`host:port`). Raises FabricError if it does not answer.
+
+    credentials: the folder of the caller's certificates; without it, that of NETSUM_CREDENTIALS, if it is set.
+    """
     from netsum import NetsumError, status
 
+    folder = credentials or os.environ.get("NETSUM_CREDENTIALS")
     try:
-        found: ControllerStatus = json.loads(status(address, timeout_s))
+        found: ControllerStatus = json.loads(status(address, timeout_s, Path(folder) if folder else None))
         return found
     except NetsumError as error:
         raise FabricError(f"controller {address}: {error}; start it by `netsum fabric up FABRIC.toml`") from error

@@ -432,7 +432,7 @@ def test_switches_add_bf16(ranks, fabric):
                 assert torch.equal(one.grad, other.grad)
         assert stats()["path"] == "trees"
 
-    ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, 4, **fabric.environment())
 
 
 def by_hosts(size: int) -> dist.ProcessGroup:

@@ -252,6 +252,6 @@ def test_in_the_network_every_configuration_is_a_job_with_trees(tmp_path, fabric
         dist.barrier()
         return jobs
 
-    answers = run(body, 4, tmp_path, NETSUM_CONTROLLER=fabric.description.controller, NETSUM_MIN_BYTES="0")
+    answers = run(body, 4, tmp_path, **fabric.environment(), NETSUM_MIN_BYTES="0")
     assert answers[3] is None
     assert answers[0] == answers[1] == answers[2] and len(set(answers[0])) == 2

@@ -27,7 +27,7 @@ def test_switches_add(ranks, fabric):
         assert found["path"] == "trees" and found["network_operations"] >= 10
         assert all(tree["results"] > 0 for tree in found["trees"])
 
-    ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, 4, **fabric.environment())
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -39,7 +39,7 @@ def test_results_have_the_same_bits_on_both_paths(ranks, fabric, size):
         dist.all_reduce(by_hosts, group=dist.new_group(list(range(size))))
         assert torch.equal(by_switches.view(torch.int32), by_hosts.view(torch.int32))
 
-    ranks(body, size, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, size, **fabric.environment())
 
 
 @pytest.mark.parametrize("switch", ["spine1", "rack0"])
@@ -52,11 +52,11 @@ def test_a_killed_switch_costs_a_pause_and_no_sum(ranks, fabric, switch):
                 os.kill(victim.pid(), 9)
             assert control_sum.check(rank, size, step) == 0
 
-    ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, 4, **fabric.environment())
 
 
 def test_a_switch_that_comes_back_is_used_again(ranks, fabric):
-    controller = fabric.description.controller
+    environment = fabric.environment()
 
     def body(rank, size):
         from netsum.torch import stats
@@ -69,7 +69,7 @@ def test_a_switch_that_comes_back_is_used_again(ranks, fabric):
             fabric.daemon("spine1").start(tied=False)
         _sum_until(rank, size, lambda: len(stats()["trees"]) == 2)
 
-    ranks(body, 4, NETSUM_CONTROLLER=controller)
+    ranks(body, 4, **environment)
     fabric.process("spine1").stop()
 
 
@@ -94,7 +94,7 @@ def test_the_controller_may_be_away(ranks, fabric):
         for step in range(100):
             assert control_sum.check(rank, size, step) == 0
 
-    ranks(body, 4, NETSUM_CONTROLLER=fabric.description.controller)
+    ranks(body, 4, **fabric.environment())
 
 
 def test_run_starts_a_fabric_and_passes_the_exit_code(tmp_path):

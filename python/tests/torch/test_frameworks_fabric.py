@@ -32,6 +32,6 @@ def test_arrays_and_horovods_operations_are_added_by_switches(fabric):
         hvd.shutdown()
         return stats["path"], stats["network_operations"] > 0
 
-    controller = fabric.description.controller
-    assert run_ranks(arrays, 4, NETSUM_CONTROLLER=controller) == [("trees", 1)] * 4
-    assert run_ranks(horovod, 4, NETSUM_CONTROLLER=controller) == [("trees", True)] * 4
+    environment = fabric.environment()
+    assert run_ranks(arrays, 4, **environment) == [("trees", 1)] * 4
+    assert run_ranks(horovod, 4, **environment) == [("trees", True)] * 4
