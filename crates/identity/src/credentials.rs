@@ -164,13 +164,14 @@ fn verifier(folder: &Path, identity: &Identity) -> Result<Verifier, IdentityErro
         verifier.trust(authority).map_err(|e| files::invalid(&authorities_file, e))?;
     }
     for list in &lists {
+        check_list(&lists_file, list)?;
         verifier.revoke(list).map_err(|e| files::invalid(&lists_file, e))?;
     }
     Ok(verifier)
 }
 
 fn check_times(file: &Path, facts: &Facts) -> Result<(), IdentityError> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs() as i64);
+    let now = now_s();
     if facts.valid_until.timestamp() < now {
         let at = facts.valid_until.to_string();
         return Err(IdentityError::Expired { file: file.to_owned(), at });
@@ -180,6 +181,25 @@ fn check_times(file: &Path, facts: &Facts) -> Result<(), IdentityError> {
         return Err(IdentityError::NotYetValid { file: file.to_owned(), from });
     }
     Ok(())
+}
+
+/// A list that is out of date would refuse every peer. It may be replaced in time, so the log says it before.
+fn check_list(file: &Path, list: &CertificateRevocationListDer<'_>) -> Result<(), IdentityError> {
+    let Ok((_, list)) = x509_parser::parse_x509_crl(list) else { return Ok(()) };
+    let Some(end) = list.next_update() else { return Ok(()) };
+    let left_s = end.timestamp() - now_s();
+    if left_s < 0 {
+        let problem = format!("a revocation list ended on {end}; {NEWER_LIST}");
+        return Err(files::invalid(file, problem));
+    }
+    if left_s < LIST_WARNING_S {
+        tracing::warn!(file = %file.display(), %end, "a revocation list ends soon; {NEWER_LIST}");
+    }
+    Ok(())
+}
+
+fn now_s() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
 /// At least one certificate.
@@ -228,5 +248,7 @@ pub(crate) const KEY: &str = "identity-key.pem";
 /// Trusted authorities.
 pub(crate) const AUTHORITIES: &str = "ca.pem";
 pub(crate) const REVOCATIONS: &str = "ca.crl";
+const NEWER_LIST: &str = "sign a new one by `netsum ca revoke`, and copy it here";
+const LIST_WARNING_S: i64 = 30 * 24 * 3600;
 const CREDENTIALS_REMEDY: &str =
     "make it by `netsum ca issue`, or name a folder with identity.pem, identity-key.pem and ca.pem";

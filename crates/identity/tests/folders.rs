@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use netsum_identity::{Authority, Credentials, Identity, IdentityError, Role, Validity};
+use rcgen::{CertificateRevocationListParams, Issuer, KeyIdMethod, KeyPair, SerialNumber};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -157,10 +158,30 @@ fn credentials_are_read_or_refused_with_file_and_remedy() {
     assert!(error.contains("\"spiffe://lab\" is no identity"), "{error}");
 
     save(Validity::lasting(DAY));
+    std::fs::write(folder.join("ca.crl"), old_list(&place.path().join("ca"))).unwrap();
+    let error = text(Credentials::open(&folder));
+    assert!(error.contains("ca.crl: a revocation list ended on"), "{error}");
+    std::fs::remove_file(folder.join("ca.crl")).unwrap();
     std::fs::write(folder.join("ca.pem"), "nothing").unwrap();
     let error = text(Credentials::open(&folder));
     assert!(error.contains("ca.pem: it has no certificate in PEM"), "{error}");
     std::fs::write(folder.join("ca.pem"), vec![b'x'; 2 << 20]).unwrap();
     let error = text(Credentials::open(&folder));
     assert!(error.contains("ca.pem: it has more than 1048576 bytes"), "{error}");
+}
+
+/// A revocation list of the authority in a folder that ended yesterday.
+fn old_list(folder: &Path) -> String {
+    let text = |name| std::fs::read_to_string(folder.join(name)).unwrap();
+    let key = KeyPair::from_pem(&text("ca-key.pem")).unwrap();
+    let issuer = Issuer::from_ca_cert_pem(&text("ca.pem"), key).unwrap();
+    let list = CertificateRevocationListParams {
+        this_update: (SystemTime::now() - 2 * DAY).into(),
+        next_update: (SystemTime::now() - DAY).into(),
+        crl_number: SerialNumber::from(1),
+        issuing_distribution_point: None,
+        revoked_certs: Vec::new(),
+        key_identifier_method: KeyIdMethod::Sha256,
+    };
+    list.signed_by(&issuer).unwrap().pem().unwrap()
 }

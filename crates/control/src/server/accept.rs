@@ -1,12 +1,13 @@
 //! Secures accepted connections: handshakes run beside each other, each with a deadline.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use netsum_identity::peer_identity;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_stream::StreamExt;
 use tonic::transport::server::Connected;
 
@@ -25,14 +26,59 @@ pub(super) async fn run(
     connections: mpsc::Sender<Accepted>,
 ) {
     let acceptor = Arc::new(Acceptor { security, connections, failures: Mutex::default() });
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    while let Ok(permit) = handshakes.clone().acquire_owned().await {
+    let handshakes = Handshakes::new(HANDSHAKES);
+    loop {
         let accepted = tokio::select! {
             accepted = incoming.next() => accepted,
             () = acceptor.connections.closed() => return,
         };
-        if let Some(Ok(connection)) = accepted {
-            tokio::spawn(acceptor.clone().admit(connection, permit));
+        let Some(Ok(connection)) = accepted else { continue };
+        match handshakes.begin(connection.peer().ip()) {
+            Some(handshake) => drop(tokio::spawn(acceptor.clone().admit(connection, handshake))),
+            None => acceptor.log(connection.peer(), "too many handshakes are in progress"),
+        }
+    }
+}
+
+/// The handshakes in progress. One address gets half of the places, so that no address can shut out the others.
+#[derive(Debug, Clone)]
+struct Handshakes {
+    most: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// A handshake in progress.
+#[derive(Debug)]
+struct Handshake {
+    address: IpAddr,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Handshakes {
+    fn new(most: usize) -> Handshakes {
+        Handshakes { most, open: Arc::default() }
+    }
+
+    /// A place, if there is one, until the result is dropped.
+    fn begin(&self, address: IpAddr) -> Option<Handshake> {
+        let mut open = lock(&self.open);
+        let (all, own) = (open.values().sum::<usize>(), open.get(&address).copied().unwrap_or(0));
+        if all >= self.most || own >= self.most / 2 {
+            return None;
+        }
+        open.insert(address, own + 1);
+        Some(Handshake { address, open: self.open.clone() })
+    }
+}
+
+impl Drop for Handshake {
+    fn drop(&mut self) {
+        let mut open = lock(&self.open);
+        let others = open.get(&self.address).map_or(0, |own| own - 1);
+        if others == 0 {
+            open.remove(&self.address);
+        } else {
+            open.insert(self.address, others);
         }
     }
 }
@@ -44,16 +90,16 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Secures a connection and hands it over. The permit bounds the number of connections on this way.
-    async fn admit(self: Arc<Acceptor>, connection: Connection, permit: OwnedSemaphorePermit) {
+    /// Secures a connection and hands it over.
+    async fn admit(self: Arc<Acceptor>, connection: Connection, handshake: Handshake) {
         let address = connection.peer();
         let secured = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.secure(connection)).await;
+        drop(handshake);
         match secured.unwrap_or_else(|_| Err(format!("no handshake within {HANDSHAKE_TIMEOUT:?}")))
         {
             Ok(connection) => drop(self.connections.send(Ok(connection)).await),
             Err(reason) => self.log(address, &reason),
         }
-        drop(permit);
     }
 
     async fn secure(&self, connection: Connection) -> Result<Secured<Connection>, String> {
@@ -64,8 +110,7 @@ impl Acceptor {
     }
 
     fn log(&self, address: SocketAddr, reason: &str) {
-        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(unlogged) = failures.due(Instant::now()) {
+        if let Some(unlogged) = lock(&self.failures).due(Instant::now()) {
             tracing::warn!(%address, reason, unlogged, "refused a connection");
         }
     }
@@ -104,8 +149,12 @@ impl Connected for Secured<Connection> {
     }
 }
 
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Some rejoining jobs at once; a handshake takes a millisecond or two, and some 40 KB.
-const HANDSHAKES: usize = 512;
+const HANDSHAKES: usize = 1024;
 /// From the first byte to the last, so that a slow peer cannot hold a place for longer.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const LOG_INTERVAL: Duration = Duration::from_secs(1);
@@ -113,6 +162,20 @@ const LOG_INTERVAL: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_address_does_not_take_all_places() {
+        let handshakes = Handshakes::new(4);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        let mut held: Vec<_> = (0..2).map(|_| handshakes.begin(one).unwrap()).collect();
+        assert!(handshakes.begin(one).is_none());
+        held.extend((0..2).map(|_| handshakes.begin(other).unwrap()));
+        assert!(handshakes.begin("192.0.2.3".parse().unwrap()).is_none());
+        held.remove(0);
+        assert!(handshakes.begin(one).is_some());
+        held.clear();
+        assert!(lock(&handshakes.open).is_empty());
+    }
 
     #[test]
     fn the_log_rate_is_bounded_and_nothing_is_forgotten() {
