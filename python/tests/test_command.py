@@ -170,6 +170,13 @@ def test_a_local_fabric_demands_certificates_and_its_jobs_have_them(netsum, fabr
         check for check in json.loads(netsum("doctor", "--json", code=1).stdout)["checks"] if check["verdict"] == "fail"
     ]
     assert "may not create a job of tenant" in failed[0]["found"]
+    netsum("ca", "renew", viewer, "--ca", folder / "ca", "--days", "7")
+    found = {check["name"]: check for check in json.loads(netsum("doctor", "--json", code=1).stdout)["checks"]}
+    found = found["credentials"]
+    assert found["verdict"] == "warn" and "/viewer, valid for 6 days" in found["found"] and "renew" in found["advice"]
+    environment["NETSUM_CREDENTIALS"] = str(tmp_path / "nothing")
+    found = json.loads(netsum("doctor", "--json", code=1).stdout)["checks"]
+    assert any("nothing/identity.pem" in check["found"] for check in found if check["name"] == "credentials")
     # A second start keeps the certificates.
     before = (folder / "credentials" / "operator" / "identity.pem").read_bytes()
     netsum("fabric", "down", fabric)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.doctor.check import Check, Verdict, fail
-from netsum.doctor.fabric import addresses_free, controller_and_switches
+from netsum.doctor.fabric import addresses_free, controller_and_switches, credentials_valid
 from netsum.doctor.machine import machine_checks
 from netsum.doctor.selftest import selftest
 from netsum.fabric.builtin import demo_description
@@ -65,8 +65,9 @@ def _access(fabric: LocalFabric) -> dict[str, str]:
 
 def _through(controller: str, credentials: str | None = None) -> list[Check]:
     credentials = credentials or os.environ.get("NETSUM_CREDENTIALS")
+    own = [credentials_valid(credentials)] if credentials else []
     checks, status = controller_and_switches(controller, credentials)
-    return [*checks, selftest(controller, credentials)] if status else checks
+    return [*own, *checks, selftest(controller, credentials)] if status else [*own, *checks]
 
 
 def _table(checks: list[Check]) -> Table:

@@ -1,12 +1,17 @@
 """Checks of a fabric that should be running."""
 
 import socket
+import time
+from pathlib import Path
 
-from netsum.doctor.check import Check, fail, ok
+from netsum import _core
+from netsum.doctor.check import Check, fail, ok, warn
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, alive_switches, controller_status
 from netsum.fabric.sockets import check_free, is_local, split_address
 from netsum.reports import ControllerStatus
+
+SOON_DAYS = 30
 
 
 def addresses_free(fabric: LocalFabric) -> list[Check]:
@@ -21,6 +26,19 @@ def addresses_free(fabric: LocalFabric) -> list[Check]:
         except FabricError as error:
             found.append(fail("addresses", str(error), "stop that process, or change the fabric file"))
     return found or [ok("addresses", f"all {len(wanted)} free or on other machines")]
+
+
+def credentials_valid(folder: str) -> Check:
+    """Whether the certificates in a folder can be used, and for how long."""
+    try:
+        identity, end = _core.credentials(Path(folder))
+    except _core.CredentialsError as error:
+        return fail("credentials", str(error), "make or renew them by `netsum ca`, or correct NETSUM_CREDENTIALS")
+    days = int(end - time.time()) // (24 * 3600)
+    found = f"{identity}, valid for {days} days"
+    if days < SOON_DAYS:
+        return warn("credentials", found, f"renew them by `netsum ca renew {folder}`")
+    return ok("credentials", found)
 
 
 def controller_and_switches(
