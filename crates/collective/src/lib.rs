@@ -45,7 +45,7 @@ pub use link_cost::{Across, LinkCost};
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp};
-pub use options::{CONGESTION_RULES, GroupConfig, NETWORKS, Options, Order, PROTOCOLS};
+pub use options::{GroupConfig, Options, Order, PROTOCOLS, congestion_rules, networks};
 pub use recorder::{Recorded, RecordedData, RecordedOperation};
 pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, TreeView};
 pub use terms::Terms;

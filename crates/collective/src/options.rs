@@ -21,27 +21,19 @@ pub const PROTOCOLS: [&str; Protocol::ALL.len() + 1] = {
     names
 };
 
-/// Reactions to congestion marks that a job may request.
-pub const CONGESTION_RULES: [&str; CongestionRule::ALL.len()] = {
-    let mut names = [""; CongestionRule::ALL.len()];
-    let mut i = 0;
-    while i < CongestionRule::ALL.len() {
-        names[i] = CongestionRule::ALL[i].name();
-        i += 1;
-    }
-    names
-};
+/// Names of the reactions to congestion marks that a job may request.
+pub fn congestion_rules() -> impl ExactSizeIterator<Item = &'static str> {
+    CongestionRule::ALL.iter().map(|rule| rule.name())
+}
 
-/// Networks between hosts.
-pub const NETWORKS: [&str; Network::ALL.len()] = {
-    let mut names = [""; Network::ALL.len()];
-    let mut i = 0;
-    while i < Network::ALL.len() {
-        names[i] = Network::ALL[i].name();
-        i += 1;
-    }
-    names
-};
+/// Names of the networks between hosts.
+pub fn networks() -> impl ExactSizeIterator<Item = &'static str> {
+    Network::ALL.into_iter().map(Network::name)
+}
+
+fn list(names: impl Iterator<Item = &'static str>) -> String {
+    names.collect::<Vec<_>>().join(", ")
+}
 
 /// The order in which floats are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +132,7 @@ impl Options {
                     options.release_fraction = fraction.ok_or_else(|| wrong("0 < f ≤ 1"))?;
                 }
                 "congestion" => {
-                    let rules = CONGESTION_RULES.join(", ");
+                    let rules = list(congestion_rules());
                     options.congestion = value.parse().map_err(|_| wrong(&rules))?;
                 }
                 "min_bytes" => {
@@ -163,7 +155,7 @@ impl Options {
                 }
                 "network" => {
                     let known = Network::ALL.into_iter().find(|network| network.name() == value);
-                    options.network = known.ok_or_else(|| wrong(&NETWORKS.join(", ")))?;
+                    options.network = known.ok_or_else(|| wrong(&list(networks())))?;
                 }
                 "algorithms" => options.algorithms = algorithms(value).map_err(|e| wrong(&e))?,
                 "link_latency_s" => {

@@ -50,8 +50,8 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     let _ = log.try_init();
     errors::register(py, module)?;
     module.add("PROTOCOLS", PyTuple::new(py, netsum_collective::PROTOCOLS)?)?;
-    module.add("CONGESTION_RULES", PyTuple::new(py, netsum_collective::CONGESTION_RULES)?)?;
-    module.add("NETWORKS", PyTuple::new(py, netsum_collective::NETWORKS)?)?;
+    module.add("CONGESTION_RULES", PyTuple::new(py, netsum_collective::congestion_rules())?)?;
+    module.add("NETWORKS", PyTuple::new(py, netsum_collective::networks())?)?;
     module.add_class::<group::Group>()?;
     module.add_class::<work::Work>()?;
     module.add_class::<meeting::Meeting>()?;
