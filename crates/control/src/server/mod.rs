@@ -3,11 +3,11 @@
 mod accept;
 mod actor;
 mod authorisation;
-mod board;
+mod call_layer;
 mod connections;
-mod front;
 mod owner;
 mod service;
+mod status_cache;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,8 +20,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 
+use self::call_layer::CallLayer;
 use self::connections::{ConnectionLimits, Connections};
-use self::front::Front;
 use self::owner::Owner;
 use crate::client::MESSAGE_MAX;
 use crate::decide::Settings;
@@ -165,7 +165,7 @@ fn serve(
         .max_decoding_message_size(REPORT_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
     let connections = Connections::new(ConnectionLimits::of_system());
-    let service = Front::new(service, connections.clone());
+    let service = CallLayer::new(service, connections.clone());
     Ok(async move {
         // A thread of its own: gRPC's threads may be busy with a storm of calls.
         let here = tokio::runtime::Handle::current();

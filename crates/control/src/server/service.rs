@@ -11,8 +11,8 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
 use super::authorisation::{self, Peer, Request as Wanted};
-use super::board::Board;
 use super::owner::Owner;
+use super::status_cache::StatusCache;
 use crate::convert::Bounded;
 use crate::decide::{Answer, Event, Refusal, SessionId};
 use crate::engine::Failure;
@@ -25,15 +25,15 @@ use crate::pb::worker_report::Report as WorkerContent;
 #[derive(Debug)]
 pub(super) struct Service {
     owner: Owner,
-    board: Board,
+    status_cache: StatusCache,
     fabric: pb::FabricReply,
     sessions: AtomicU64,
 }
 
 impl Service {
     pub fn new(owner: Owner, address: SocketAddr, fabric: pb::FabricReply) -> Service {
-        let board = Board::new(owner.clone(), address);
-        Service { owner, board, fabric, sessions: AtomicU64::new(1) }
+        let status_cache = StatusCache::new(owner.clone(), address);
+        Service { owner, status_cache, fabric, sessions: AtomicU64::new(1) }
     }
 
     fn session(&self) -> SessionId {
@@ -97,7 +97,7 @@ impl controller_server::Controller for Service {
         may_look(&request)?;
         // The reply is encoded already: it becomes the body of the response.
         let mut response = Response::new(pb::StatusReply::default());
-        response.extensions_mut().insert(self.board.reply().await?);
+        response.extensions_mut().insert(self.status_cache.reply().await?);
         Ok(response)
     }
 

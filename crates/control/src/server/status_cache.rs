@@ -22,7 +22,7 @@ use crate::limits::{REPLIES_HELD_MAX, STATUS_INTERVAL};
 
 /// The replies.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct StatusCache {
     owner: Owner,
     address: SocketAddr,
     /// Number of replies whose building has begun.
@@ -41,11 +41,11 @@ struct Last {
     held: Vec<Weak<Encoded>>,
 }
 
-impl Board {
-    pub fn new(owner: Owner, address: SocketAddr) -> Board {
+impl StatusCache {
+    pub fn new(owner: Owner, address: SocketAddr) -> StatusCache {
         let last = Last { reply: None, next_at: Instant::now(), held: Vec::new() };
         let (begun, last) = (Arc::default(), Arc::new(Mutex::new(last)));
-        Board { owner, address, begun, last }
+        StatusCache { owner, address, begun, last }
     }
 
     /// A reply with the state after the call.
@@ -218,11 +218,11 @@ mod tests {
     #[tokio::test]
     async fn callers_that_wait_share_a_reply() {
         let (owner, mut inbox) = Owner::queue();
-        let board = Arc::new(Board::new(owner, "127.0.0.1:7700".parse().unwrap()));
+        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".parse().unwrap()));
         let calls: Vec<_> = (0..500)
             .map(|_| {
-                let board = board.clone();
-                tokio::spawn(async move { board.reply().await.unwrap() })
+                let status_cache = status_cache.clone();
+                tokio::spawn(async move { status_cache.reply().await.unwrap() })
             })
             .collect();
         let asked = tokio::spawn(async move {
@@ -236,7 +236,7 @@ mod tests {
         for call in calls {
             assert!(call.await.unwrap().len() > 0);
         }
-        drop(board);
+        drop(status_cache);
         // All began to wait before the second reply could be built.
         assert!(asked.await.unwrap() <= 2);
     }
@@ -244,17 +244,17 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_goes_away_does_not_start_another_build() {
         let (owner, mut inbox) = Owner::queue();
-        let board = Arc::new(Board::new(owner, "127.0.0.1:7700".parse().unwrap()));
+        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".parse().unwrap()));
         let gone = tokio::spawn({
-            let board = board.clone();
-            async move { board.reply().await }
+            let status_cache = status_cache.clone();
+            async move { status_cache.reply().await }
         });
         let Some(Message::Snapshot(first)) = inbox.recv().await else { panic!("no question") };
         gone.abort();
         assert!(gone.await.is_err());
         let waiting = tokio::spawn({
-            let board = board.clone();
-            async move { board.reply().await }
+            let status_cache = status_cache.clone();
+            async move { status_cache.reply().await }
         });
         assert!(first.send(snapshot()).is_ok(), "the build went away with its caller");
         let Some(Message::Snapshot(second)) = inbox.recv().await else { panic!("no question") };

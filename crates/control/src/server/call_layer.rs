@@ -13,27 +13,27 @@ use tonic::codegen::{BoxFuture, Bytes, Service};
 use tonic::server::NamedService;
 
 use super::authorisation::Peer;
-use super::board::{Encoded, ReplyBody};
 use super::connections::{Call, Connections};
+use super::status_cache::{Encoded, ReplyBody};
 
 /// The service, with its connections.
 #[derive(Debug, Clone)]
-pub(super) struct Front<S> {
+pub(super) struct CallLayer<S> {
     service: S,
     connections: Connections,
 }
 
-impl<S> Front<S> {
-    pub fn new(service: S, connections: Connections) -> Front<S> {
-        Front { service, connections }
+impl<S> CallLayer<S> {
+    pub fn new(service: S, connections: Connections) -> CallLayer<S> {
+        CallLayer { service, connections }
     }
 }
 
-impl<S: NamedService> NamedService for Front<S> {
+impl<S: NamedService> NamedService for CallLayer<S> {
     const NAME: &'static str = S::NAME;
 }
 
-impl<S> Service<Request<Body>> for Front<S>
+impl<S> Service<Request<Body>> for CallLayer<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
