@@ -10,7 +10,7 @@ use netsum_wire::tag::JobKey;
 use crate::PlanError;
 use crate::racks::Racks;
 
-/// A plan with the names and addresses of its nodes and the key of the job's packets. A worker has no fabric file, so
+/// A plan with the names and addresses of its nodes and the keys of packets. A worker has no fabric file, so
 /// node numbers in `plan` are indices into `aggregators`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobPlan {
@@ -18,8 +18,10 @@ pub struct JobPlan {
     pub plan: Plan,
     /// Switches and servers, by node number.
     pub aggregators: Vec<Aggregator>,
-    /// Key of the packets' authentication tags, if packets carry tags.
+    /// Key of the packets' tags, in protocols with one key of the whole job.
     pub key: Option<JobKey>,
+    /// The receiving rank's own key, from which the keys of its hops are derived. Plans that ranks hand on have none.
+    pub rank_key: Option<JobKey>,
 }
 
 /// A switch or server of a plan.

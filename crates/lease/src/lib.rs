@@ -1,7 +1,7 @@
 //! From a plan to the leases of its switches and servers, and to the configurations of its workers.
 //!
-//! Owns: the lease of each node of a plan, the position of each rank, the plan as a worker receives it, and the
-//! configuration of a worker's machine. Must not know: gRPC, sockets, planning. Start reading at [`leases`], then
+//! Owns: the lease of each node of a plan and its keys, the position of each rank, the plan as a worker receives it, and
+//! the configuration of a worker's machine. Must not know: gRPC, sockets, planning. Start reading at [`leases`], then
 //! [`worker_config`].
 //!
 //! Decisions:
@@ -16,11 +16,13 @@
 //!   must book by the formula by which machines reserve and refuse.
 
 mod job_plan;
+mod keys;
 mod leases;
 mod racks;
 mod worker;
 
 pub use job_plan::{Aggregator, Attachment, JobPlan};
+pub use keys::{lease_secrets, rank_key, worker_secrets};
 pub use leases::{Granted, Terms, leases};
 pub use racks::{FAN_IN_MAX, Rack, Racks};
 pub use worker::{wire_bytes, worker_config};

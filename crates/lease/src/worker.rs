@@ -32,7 +32,7 @@ pub fn worker_config(
 pub const fn wire_bytes(protocol: Protocol, payload: u16) -> u16 {
     const ETHERNET: u16 = 14;
     const IPV4_UDP: u16 = 20 + 8;
-    payload.saturating_add(ETHERNET + IPV4_UDP + protocol.layout().header_len as u16)
+    payload.saturating_add(ETHERNET + IPV4_UDP + protocol.tagged_header_len() as u16)
 }
 
 // Validation ensures that window, fragment size and number of trees fit the types below.
@@ -132,6 +132,7 @@ mod tests {
             },
             aggregators: vec![aggregator(0), aggregator(1)],
             key: None,
+            rank_key: None,
         }
     }
 

@@ -13,7 +13,7 @@ use netsum_net::{Buffer, NetError};
 use netsum_proto::atp::*;
 use netsum_proto::handover::{Progress, resolve};
 use netsum_proto::operations::Submission;
-use netsum_proto::{CongestionRule, DropReason, switchml};
+use netsum_proto::{CongestionRule, DropReason, Secrets, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
 use netsum_wire::tag::{JobKey, Mac};
@@ -104,7 +104,7 @@ impl Fabric {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
                 let lease = lease(members, middle);
-                switch.install_starting_at(lease, self.key, self.first).unwrap();
+                switch.install_starting_at(lease, self.key.map(Secrets::from), self.first).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
@@ -113,13 +113,15 @@ impl Fabric {
             ];
             let members = Members::Server { racks };
             let grant = lease(members, server.local_addr());
-            self.middle.install_starting_at(grant, self.key, self.first).unwrap();
+            self.middle
+                .install_starting_at(grant, self.key.map(Secrets::from), self.first)
+                .unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install_starting_at(lease, self.key, self.first).unwrap();
+            server.install_starting_at(lease, self.key.map(Secrets::from), self.first).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -145,7 +147,7 @@ impl Fabric {
             };
             let config = config.into();
             let plan = WorkerPlan { config, switches: vec![next_hop; servers] };
-            worker.begin_starting_at(plan, self.key, self.first);
+            worker.begin_starting_at(plan, self.key.map(Secrets::from), self.first);
         }
     }
 
@@ -540,7 +542,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
     let at = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
     let (id, epoch) = (JobId(7), Epoch(1));
     let lease = switchml::Lease { job: id, epoch, workers: at, slots: 16, fragment_bytes: ROW };
-    middle.install_with(lease, Some(KEY)).unwrap();
+    middle.install_with(lease, Some(KEY.into())).unwrap();
     for (rank, (worker, _)) in workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
             job: id,
@@ -554,7 +556,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
         let config = config.into();
         let plan = WorkerPlan { config, switches: vec![middle.local_addr()] };
         // The last one has no key: its packets are not added, and it takes no results.
-        worker.begin_with(plan, (rank < 2).then_some(KEY));
+        worker.begin_with(plan, (rank < 2).then_some(KEY.into()));
     }
     let job = Job { id, workers };
     job.submit(1, INTEGERS, integers(1000, 2)[..3].to_vec());
@@ -585,7 +587,7 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
     };
     let switch = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
     let switches = vec![switch.local_addr().unwrap()];
-    driver.begin_with(WorkerPlan { config: config.into(), switches }, Some(KEY));
+    driver.begin_with(WorkerPlan { config: config.into(), switches }, Some(KEY.into()));
     let stranger = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
     let started = Instant::now();
     let dropped = |reason| driver.stats().drops.get(reason);

@@ -42,8 +42,10 @@ drops! {
     Reserved => "reserved_field",
     /// A bitmap or fan-in that is impossible for the job's packets.
     Members => "impossible_members",
-    /// Invalid tag under the job's key.
+    /// Invalid tag under the key of the job or the hop, or no tag where there must be one.
     BadTag => "bad_tag",
+    /// A sealed packet whose number was accepted before, or is far behind.
+    Replay => "replay",
     /// Sender that no lease names as a neighbour.
     UnknownSender => "unknown_sender",
     /// No lease for this job and tree.

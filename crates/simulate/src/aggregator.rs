@@ -6,10 +6,9 @@ use netsum_proto::atp::{Node, Policy, SwitchConfig};
 use netsum_proto::panama::{self, Memory, Slab, Transmit};
 use netsum_proto::row_machines::{Role, RowMachines};
 use netsum_proto::values::row_cost;
-use netsum_proto::{Aggregator as _, Lease, LeaseKey, PortId, Time};
+use netsum_proto::{Aggregator as _, Hops, Lease, LeaseKey, PortId, Secrets, Time};
 use netsum_topo::SlotPolicy;
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, Protocol};
 
 /// Configuration of a switch or server process.
@@ -33,6 +32,7 @@ pub struct Config {
 pub struct Aggregator {
     config: Config,
     trees: panama::Switch<Slab>,
+    hops: Hops,
     rows: RowMachines,
 }
 
@@ -45,6 +45,7 @@ impl Aggregator {
         let limit = if config.server { 0 } else { config.memory };
         Aggregator {
             trees: panama::Switch::new(Slab::new(limit)).with_firm_leases(),
+            hops: Hops::default(),
             rows: RowMachines::new(role(&config)),
             config,
         }
@@ -55,16 +56,19 @@ impl Aggregator {
         &mut self,
         now: Time,
         lease: &Lease<SocketAddr>,
-        key: Option<JobKey>,
+        secrets: Option<&Secrets>,
         port: impl Fn(SocketAddr) -> PortId,
     ) -> Result<(), String> {
         let first = self.config.first_number;
         match lease.map(port) {
             Lease::Tree(lease) => {
-                let installed = self.trees.install_starting_at(now, lease, first);
-                installed.map_err(|error| error.to_string())
+                let installed = self.trees.install_starting_at(now, lease.clone(), first);
+                installed.map_err(|error| error.to_string())?;
+                self.hops.install_tree(&lease, secrets);
+                Ok(())
             }
             lease => {
+                let key = secrets.and_then(Secrets::job_key);
                 let installed = self.rows.install(now, lease, key, first);
                 installed.map_err(|refusal| refusal.to_string())
             }
@@ -75,6 +79,7 @@ impl Aggregator {
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         self.trees.revoke(job, up_to);
         self.rows.revoke(job, up_to);
+        self.hops.retain_leases(self.trees.lease_keys());
         self.flushed();
     }
 
@@ -82,6 +87,7 @@ impl Aggregator {
     pub fn expire(&mut self, now: Time, idle_ns: u64) {
         self.trees.expire(now, idle_ns);
         self.rows.expire(now, idle_ns);
+        self.hops.retain_leases(self.trees.lease_keys());
         self.flushed();
     }
 
@@ -89,9 +95,12 @@ impl Aggregator {
     pub fn take(&mut self, now: Time, from: PortId, ce: bool, packet: &[u8]) {
         match packet.first().and_then(|&version| Protocol::of_version(version)) {
             None | Some(Protocol::Panama) => match Header::decode(packet) {
-                // The machine counts dropped packets.
                 Ok((header, payload)) => {
-                    let _ = self.trees.handle(now, from, ce, &header, payload);
+                    match self.hops.open(header.job, header.tree, from, packet) {
+                        // The machine counts dropped packets.
+                        Ok(()) => _ = self.trees.handle(now, from, ce, &header, payload),
+                        Err(reason) => self.trees.count_drop(reason),
+                    }
                 }
                 Err(error) => self.trees.count_decode_error(error),
             },
@@ -103,12 +112,15 @@ impl Aggregator {
     pub fn poll_transmit(&mut self) -> Option<(PortId, Vec<u8>)> {
         match self.trees.poll_transmit() {
             Some(Transmit::Data { to, buffer }) => {
-                return Some((to, self.trees.memory().packet(buffer).to_vec()));
+                let packet = self.trees.memory().packet(buffer);
+                let header = packet.first_chunk().expect("a buffer holds a header");
+                let (job, tree) = (Header::job_of(header), Header::tree_of(header));
+                return Some((to, self.hops.sealed(job, tree, to, packet)));
             }
             Some(Transmit::Control { to, header }) => {
                 let mut packet = [0; HEADER_LEN];
                 header.encode(&mut packet);
-                return Some((to, packet.to_vec()));
+                return Some((to, self.hops.sealed(header.job, header.tree, to, &packet)));
             }
             None => {}
         }

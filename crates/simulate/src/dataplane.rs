@@ -7,10 +7,9 @@ use std::ops::Range;
 use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::operations::Submission;
 use netsum_proto::{
-    AcceptedResult, DropReason, OutgoingPacket, PortId, Time, Worker, WorkerConfig, WorkerMachine,
-    with_worker,
+    AcceptedResult, DropReason, OutgoingPacket, PortId, Secrets, Time, Worker, WorkerConfig,
+    WorkerMachine, WorkerTags, with_worker,
 };
-use netsum_wire::tag::JobKey;
 use netsum_wire::{PacketHeader, TreeId};
 
 /// An operation that is summed on trees.
@@ -55,7 +54,7 @@ struct Epoch {
     retained: BTreeMap<u64, Vec<u8>>,
     window: usize,
     frozen: bool,
-    key: Option<JobKey>,
+    tags: WorkerTags,
     switches: Vec<PortId>,
 }
 
@@ -75,15 +74,15 @@ impl DataPlane {
         now: Time,
         config: WorkerConfig,
         switches: Vec<PortId>,
-        key: Option<JobKey>,
+        secrets: Option<Secrets>,
         first: u64,
     ) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         let window = config.settings().retained;
-        let key = key.filter(|_| config.protocol().has_tags());
+        let tags = WorkerTags::new(config.protocol(), secrets);
         let worker = Worker::starting_at(now, config, first);
         let retained = BTreeMap::new();
-        self.epoch = Some(Epoch { worker, retained, window, frozen: false, key, switches });
+        self.epoch = Some(Epoch { worker, retained, window, frozen: false, tags, switches });
         for operation in std::mem::take(&mut self.backlog) {
             self.submit(operation);
         }
@@ -111,14 +110,11 @@ impl DataPlane {
         packet: &[u8],
     ) -> Result<Option<Accepted>, DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(DropReason::NoLease)?;
-        if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
-            return Err(DropReason::BadTag);
-        }
-        let switches = &epoch.switches;
+        let (switches, tags) = (&epoch.switches, &mut epoch.tags);
         let check = |tree: TreeId| match switches.get(usize::from(tree.0)) {
             None => Err(DropReason::NoLease),
             Some(switch) if *switch != from => Err(DropReason::UnknownSender),
-            Some(_) => Ok(()),
+            Some(_) => tags.open(tree, packet),
         };
         let size = |id: u64| self.operations[&id].submission.format.dtype.size();
         let taken = with_worker!(&mut epoch.worker, machine => {
@@ -142,10 +138,10 @@ impl DataPlane {
             &operation.buffer[operation.bytes(&range)]
         };
         let worker = &mut epoch.worker;
-        let (tree, mut packet) = with_worker!(worker, machine => next(machine, now, elements))?;
-        if let Some(key) = &epoch.key {
-            key.seal(&mut packet, &[]);
-        }
+        let extension_len = epoch.tags.extension_len();
+        let (tree, mut packet) =
+            with_worker!(worker, machine => next(machine, now, extension_len, elements))?;
+        epoch.tags.seal(tree, &mut packet, &[]);
         Some((epoch.switches[usize::from(tree.0)], packet))
     }
 
@@ -291,14 +287,16 @@ fn take<W: WorkerMachine>(
 fn next<'a, W: WorkerMachine>(
     machine: &mut W,
     now: Time,
+    extension_len: usize,
     elements: impl Fn(u64, Range<u64>) -> &'a [u8],
 ) -> Option<(TreeId, Vec<u8>)> {
     let mut outgoing = machine.poll_transmit(now)?;
-    let mut packet = vec![0; W::Header::LEN + outgoing.header().payload_len()];
-    let (head, payload) = packet.split_at_mut(W::Header::LEN);
+    let head_len = W::Header::LEN + extension_len;
+    let mut packet = vec![0; head_len + outgoing.header().payload_len()];
+    let (head, payload) = packet.split_at_mut(head_len);
     if let Some(id) = outgoing.operation() {
         machine.write(&mut outgoing, |range| elements(id, range), payload);
     }
-    outgoing.header().write(head);
+    outgoing.header().write(&mut head[..W::Header::LEN]);
     Some((outgoing.header().tree(), packet))
 }

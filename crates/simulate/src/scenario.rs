@@ -187,7 +187,7 @@ impl FabricShape {
             memory: if short { random.within(8..=64) << 10 } else { 4 << 20 },
             slots: if short { random.within(4..=32) } else { random.within(64..=512) } as u32,
             receive_buffer: if short { 64 << 10 } else { 16 << 20 },
-            mtu: random.pick(&[138, 202, 330]),
+            mtu: random.pick(&[146, 210, 338]),
             trusted: random.chance(300_000),
             policy: random.pick(&["partition", "first-come", "preempt", "preempt"]).to_owned(),
         }

@@ -15,7 +15,7 @@ use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::values::row_cost;
 use netsum_topo::SlotPolicy;
 use netsum_wire::tag::Mac;
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Epoch, HEADERS_MAX, JobId};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -29,9 +29,8 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A window of several jobs; with less, the controller plans smaller windows.
 const ENOUGH_RECEIVE_BUFFER: usize = 16 << 20;
 
-/// Payloads for MTUs of 1500, about 4200 and 9000; headers of IP, UDP and the protocols take at most `HEADERS`.
+/// Payloads for MTUs of 1500, about 4200 and 9000.
 const FRAGMENTS: [u16; 3] = [8832, 4096, 1408];
-const HEADERS: u32 = 74;
 /// Time without an addition after which a slot is flushed: more than a round trip on a busy machine.
 const STRAGGLER_NS: u64 = 200_000_000;
 /// With preemption, time without an addition after which a slot yields.
@@ -255,7 +254,7 @@ impl Daemon {
 
     fn install(&mut self, offer: &LeaseOffer) -> Result<(), SwitchError> {
         let terms = offer.terms.clone().map_err(SwitchError::Lease)?;
-        self.driver.install_with(terms.lease, terms.key)?;
+        self.driver.install_with(terms.lease, terms.secrets)?;
         self.idle_expiry = self.idle_expiry.max(terms.idle_expiry);
         Ok(())
     }
@@ -298,7 +297,7 @@ fn role(config: &Config) -> switch::Role {
 
 /// The largest payload for the interface's MTU.
 fn row_bytes(ip: std::net::IpAddr) -> u16 {
-    let room = mtu_of(ip).unwrap_or(USUAL_MTU).saturating_sub(HEADERS);
+    let room = mtu_of(ip).unwrap_or(USUAL_MTU).saturating_sub(HEADERS_MAX);
     let usual = FRAGMENTS.into_iter().find(|&bytes| u32::from(bytes) <= room);
     usual.unwrap_or((room / 4 * 4).max(4) as u16)
 }

@@ -15,6 +15,7 @@ pub mod names;
 mod packet;
 pub mod panama;
 mod reduce;
+pub mod seal;
 pub mod switchml;
 pub mod tag;
 
@@ -22,6 +23,6 @@ pub use arithmetic::Arithmetic;
 pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
 pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
-pub use names::{CongestionRule, Protocol, SlotPolicy};
+pub use names::{CongestionRule, HEADERS_MAX, Protocol, SlotPolicy};
 pub use packet::PacketHeader;
 pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PacketHeader, atp, panama, switchml};
+use crate::{PacketHeader, atp, panama, seal, switchml};
 
 macro_rules! names {
     ($(#[$doc:meta])* $what:literal $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -88,12 +88,15 @@ names! {
     }
 }
 
+/// Bytes of IPv4, UDP and the largest header of all protocols: the part of an MTU that is not payload.
+pub const HEADERS_MAX: u32 = 28 + panama::SEALED_HEADER_LEN as u32;
+
 /// Positions of the parts of a protocol's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Bytes of the header.
+    /// Bytes of the header, without the extension of sealed packets.
     pub header_len: usize,
-    /// First byte of the keyed tag, in protocols that have one.
+    /// First byte of the keyed tag in the header, in protocols that have one there.
     pub tag: Option<usize>,
 }
 
@@ -102,7 +105,7 @@ impl Protocol {
     #[inline]
     pub const fn of_version(version: u8) -> Option<Protocol> {
         match version {
-            panama::VERSION => Some(Protocol::Panama),
+            panama::VERSION | panama::SEALED_VERSION => Some(Protocol::Panama),
             atp::VERSION => Some(Protocol::Atp),
             switchml::VERSION => Some(Protocol::Switchml),
             _ => None,
@@ -121,9 +124,16 @@ impl Protocol {
         }
     }
 
-    /// Whether its packets have a keyed tag.
+    /// Whether its packets have a tag in the header, under one key of the whole job. The packets of the others are
+    /// sealed ([`crate::seal`]), under keys of each hop.
     pub const fn has_tags(self) -> bool {
         self.layout().tag.is_some()
+    }
+
+    /// Bytes before the payload of a packet with a tag.
+    pub const fn tagged_header_len(self) -> usize {
+        let Layout { header_len, tag } = self.layout();
+        if tag.is_some() { header_len } else { header_len + seal::EXTENSION_LEN }
     }
 
     /// Whether each job has a static pool at a single switch. Such a switch sends nothing while a worker is late, and
@@ -186,5 +196,8 @@ mod tests {
             assert_eq!(Protocol::of_version(version), Some(protocol));
         }
         assert_eq!(Protocol::of_version(0), None);
+        assert_eq!(Protocol::of_version(panama::SEALED_VERSION), Some(Protocol::Panama));
+        let longest = Protocol::ALL.iter().map(|protocol| protocol.tagged_header_len()).max();
+        assert_eq!(longest, Some(HEADERS_MAX as usize - 28));
     }
 }

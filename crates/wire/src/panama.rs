@@ -1,20 +1,25 @@
 //! Wire format of protocol `panama`: a 38-byte header in network byte order, then little-endian elements.
 //!
 //! With Ethernet, IPv4 and UDP in front (42 bytes) the payload starts at byte 80, a multiple of 16, so that it is
-//! aligned for a bus or a vector unit. The IP header carries ECN; docs/protocol-panama.md has the table and the
-//! reasons.
+//! aligned for a bus or a vector unit; in a sealed packet (version 2, [`crate::seal`]) it starts at byte 96. The IP
+//! header carries ECN; docs/protocol-panama.md has the table and the reasons.
 
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
 use crate::packet::packet_header;
+use crate::seal;
 
 pub use crate::field::DecodeError;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
-/// First byte of every packet: protocol 1, version 1.
+/// First byte of an unsealed packet: protocol 1, version 1.
 pub const VERSION: u8 = 0x11;
+/// First byte of a sealed packet: protocol 1, version 2.
+pub const SEALED_VERSION: u8 = seal::sealed_version(VERSION);
+/// Bytes before the payload of a sealed packet.
+pub const SEALED_HEADER_LEN: usize = HEADER_LEN + seal::EXTENSION_LEN;
 /// A `window_cap` without a limit: "as much as the aggregators allow".
 pub const NO_CAP: u16 = u16::MAX;
 
@@ -98,15 +103,14 @@ const FLAG_BITS: u8 = RESENT | CONGESTED_DOWN;
 const KIND_BITS: u8 = 0x0f;
 
 impl Header {
-    /// Splits a packet into header and payload, and validates it: packets may come from attackers.
+    /// Splits a packet, sealed or not, into header and payload, and validates it: packets may come from attackers. It
+    /// leaves the tag of a sealed packet to [`seal::open`].
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
-        let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
+        let Some((h, rest)) = packet.split_first_chunk::<HEADER_LEN>() else {
             return Err(DecodeError::TruncatedHeader);
         };
-        if h[0] != VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
+        let payload = seal::payload(VERSION, h[0], rest)?;
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | FLAG_BITS) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
@@ -154,6 +158,18 @@ impl Header {
         h[22..26].copy_from_slice(&self.marks.to_be_bytes());
         h[26..34].copy_from_slice(&self.missing.to_be_bytes());
         h[34..38].fill(0);
+    }
+
+    /// The job in an encoded header.
+    #[inline]
+    pub fn job_of(h: &[u8; HEADER_LEN]) -> JobId {
+        JobId(be32(h, 4))
+    }
+
+    /// The tree in an encoded header.
+    #[inline]
+    pub fn tree_of(h: &[u8; HEADER_LEN]) -> TreeId {
+        TreeId(h[2])
     }
 
     /// Number of bytes after the header.
@@ -211,6 +227,18 @@ mod tests {
     }
 
     #[test]
+    fn a_sealed_packet_has_the_same_header() {
+        let mut sealed = packet(&header());
+        sealed[0] = SEALED_VERSION;
+        let payload = sealed.split_off(HEADER_LEN);
+        sealed.extend([0xff; seal::EXTENSION_LEN]);
+        assert_eq!(sealed.len(), SEALED_HEADER_LEN);
+        sealed.extend(&payload);
+        assert_eq!(Header::decode(&sealed), Ok((header(), &payload[..])));
+        assert_eq!(Header::decode(&sealed[..50]), Err(DecodeError::TruncatedHeader));
+    }
+
+    #[test]
     fn each_fault_has_its_reason() {
         let good = packet(&header());
         let with = |at: usize, value: u8| {
@@ -219,7 +247,8 @@ mod tests {
             Header::decode(&p).map(|_| ()).unwrap_err()
         };
         assert_eq!(Header::decode(&good[..37]).unwrap_err(), DecodeError::TruncatedHeader);
-        assert_eq!(with(0, 0x12), DecodeError::UnknownVersion);
+        assert_eq!(with(0, 0x13), DecodeError::UnknownVersion);
+        assert_eq!(with(0, SEALED_VERSION), DecodeError::TruncatedHeader, "8 bytes of payload");
         assert_eq!(with(1, 0x07), DecodeError::UnknownKind);
         assert_eq!(with(1, 0x81), DecodeError::UnknownKind);
         assert_eq!(with(3, 0x50), DecodeError::UnknownFormat);
@@ -235,6 +264,7 @@ mod tests {
             if let Ok((header, payload)) = Header::decode(&bytes) {
                 let mut again = [0; HEADER_LEN];
                 header.encode(&mut again);
+                again[0] = bytes[0];
                 prop_assert_eq!(&bytes[..HEADER_LEN], &again);
                 prop_assert_eq!(payload.len(), header.payload_len());
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use netsum_control::ControllerPlan;
-use netsum_lease::{JobPlan, worker_config};
+use netsum_lease::{JobPlan, worker_config, worker_secrets};
 use netsum_net::worker::{Remaining, WorkerPlan};
 use netsum_proto::Time;
 use netsum_proto::handover::{Action, Frozen, HandoverError, Path, Resume};
@@ -122,7 +122,7 @@ impl State {
     fn adopt(&mut self, resume: &Resume<ControllerPlan>) -> Result<(), Error> {
         self.trees = false;
         let Some(plan) = &resume.plan else { return Ok(()) };
-        let JobPlan { plan: Plan { order, min_bytes, epoch, .. }, key, .. } = &*plan.0;
+        let JobPlan { plan: Plan { order, min_bytes, epoch, .. }, .. } = &*plan.0;
         if self.plan.is_none() {
             self.core.order.store(Arc::new(order.clone()));
             // Set once, by the first plan.
@@ -135,7 +135,8 @@ impl State {
         {
             let worker = worker_config(&plan.0, self.core.rank, self.core.size);
             let (config, switches) = worker.map_err(|error| Error::Internal(error.to_string()))?;
-            driver.begin_with(WorkerPlan { config, switches }, *key);
+            let secrets = worker_secrets(&plan.0, self.rank_key.as_ref());
+            driver.begin_with(WorkerPlan { config, switches }, secrets);
             self.trees = true;
         }
         self.plan = Some(plan.clone());

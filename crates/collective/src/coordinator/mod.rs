@@ -22,6 +22,7 @@ use netsum_net::mesh::{Channel, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
 use netsum_proto::handover::{Handover, Mode, Settings};
 use netsum_wire::Rank;
+use netsum_wire::tag::JobKey;
 use parking_lot::Mutex;
 
 pub(crate) use job::{JobState, TreeJob};
@@ -123,6 +124,7 @@ impl Coordinator {
             ready: Some(ready),
             jobs: BTreeMap::new(),
             plan: None,
+            rank_key: None,
             trees: false,
             machine: Handover::new(settings),
             origin: Instant::now(),
@@ -184,6 +186,8 @@ struct State {
     jobs: BTreeMap<u64, TreeJob>,
     /// The plan in use, and whether its trees are used.
     plan: Option<ControllerPlan>,
+    /// This rank's own key, from the controller's last plan.
+    rank_key: Option<JobKey>,
     trees: bool,
     /// Hands the ranks over from one plan to the next.
     machine: Handover<ControllerPlan>,
@@ -299,7 +303,9 @@ impl State {
                 tracing::warn!(%reason, "the controller is away");
                 self.away = Some(reason);
             }
-            WorkerNotice::Plan(plan) => {
+            WorkerNotice::Plan(mut plan) => {
+                // Ranks hand plans on, and none may know another's key.
+                self.rank_key = plan.rank_key.take();
                 if self.core.failure().is_none() {
                     self.machine.handle_plan(self.now(), ControllerPlan(Arc::from(plan)));
                     self.drive();

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use netsum_proto::Lease;
-use netsum_wire::tag::JobKey;
+use netsum_proto::{Lease, Secrets};
 use netsum_wire::{Epoch, JobId};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -77,18 +76,17 @@ pub struct LeaseOffer {
 pub struct LeaseTerms {
     /// The lease.
     pub lease: Lease<SocketAddr>,
-    /// Key for the tags of the job's packets, if they carry any.
-    pub key: Option<JobKey>,
+    /// Keys of the packets' tags, if they carry any.
+    pub secrets: Option<Secrets>,
     /// How long the neighbours may be silent while the controller is unavailable; `None`: without limit.
     pub idle_expiry: Option<Duration>,
 }
 
 impl From<&pb::Lease> for LeaseOffer {
     fn from(message: &pb::Lease) -> LeaseOffer {
-        let key = message.key.as_ref().map(pb::JobKey::key).transpose();
-        let terms = key.map_err(|error| error.to_string()).and_then(|key| {
+        let terms = message.secrets().and_then(|secrets| {
             let lease = lease_from_message(message)?;
-            Ok(LeaseTerms { lease, key, idle_expiry: idle_expiry(message) })
+            Ok(LeaseTerms { lease, secrets, idle_expiry: idle_expiry(message) })
         });
         LeaseOffer { job: message.job, tree: message.tree, epoch: message.epoch, terms }
     }

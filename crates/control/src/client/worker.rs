@@ -196,7 +196,9 @@ impl Worker {
             return true;
         }
         self.join.known_epoch = message.epoch;
-        self.join.plan = Some(pb::Plan { trees: Vec::new(), ..message.clone() });
+        // Without keys: a controller that rebuilds the job gives it new ones.
+        let (key, rank_key) = (None, None);
+        self.join.plan = Some(pb::Plan { trees: Vec::new(), key, rank_key, ..message.clone() });
         self.notices.send(WorkerNotice::Plan(Box::new(plan)))
     }
 }

@@ -312,6 +312,7 @@ mod tests {
             protocol: String::new(),
             slot: None,
             key: None,
+            hop_keys: Vec::new(),
             incarnation: 0,
         }
     }

@@ -4,6 +4,8 @@ mod bounds;
 mod lease;
 mod plan;
 
+use netsum_proto::Secrets;
+use netsum_wire::seal::HopKeys;
 use netsum_wire::tag::JobKey;
 
 use crate::error::ControlError;
@@ -30,6 +32,42 @@ impl pb::JobKey {
                 self.value.len()
             ),
         })
+    }
+}
+
+impl pb::Lease {
+    /// The lease with the keys of its packets.
+    pub(crate) fn with_secrets(self, secrets: Option<&Secrets>) -> pb::Lease {
+        match secrets {
+            Some(Secrets::Job(key)) => pb::Lease { key: Some((*key).into()), ..self },
+            Some(Secrets::Hops(hops)) => {
+                let hop_keys = hops
+                    .iter()
+                    .map(|keys| pb::JobKey { value: keys.to_bytes().to_vec() })
+                    .collect();
+                pb::Lease { hop_keys, ..self }
+            }
+            None => self,
+        }
+    }
+
+    /// The keys of its packets; `None`: they carry no tags. Errors describe what is invalid.
+    pub fn secrets(&self) -> Result<Option<Secrets>, String> {
+        if let Some(key) = &self.key {
+            return Ok(Some(key.key().map_err(|error| error.to_string())?.into()));
+        }
+        if self.hop_keys.is_empty() {
+            return Ok(None);
+        }
+        let neighbours = self.children.len() + usize::from(!self.parent_address.is_empty());
+        if self.hop_keys.len() != neighbours {
+            let keys = self.hop_keys.len();
+            return Err(format!("the lease has keys for {keys} of {neighbours} neighbours"));
+        }
+        let keys = self.hop_keys.iter().map(|keys| HopKeys::from_bytes(&keys.value));
+        let keys: Option<Vec<HopKeys>> = keys.collect();
+        let invalid = || "the lease has keys that this version cannot use".to_owned();
+        keys.map(|keys| Some(Secrets::Hops(keys))).ok_or_else(invalid)
     }
 }
 

@@ -58,11 +58,12 @@ impl TryFrom<&pb::Plan> for JobPlan {
             known.expect("every node was given a number").address = parsed;
         }
         let key = message.key.as_ref().map(pb::JobKey::key).transpose()?;
-        Ok(JobPlan { plan, aggregators, key })
+        let rank_key = message.rank_key.as_ref().map(pb::JobKey::key).transpose()?;
+        Ok(JobPlan { plan, aggregators, key, rank_key })
     }
 }
 
-/// A plan as bytes, for peers that have not received it from the controller.
+/// A plan as bytes, for peers that have not received it from the controller; without the rank's own key.
 pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     let tree = |(number, tree)| tree_message(number, tree, plan);
     let trees = (0..).zip(&plan.plan.trees).map(tree).collect();
@@ -155,6 +156,7 @@ fn message(plan: &Plan, trees: Vec<pb::Tree>) -> pb::Plan {
         min_bytes: plan.min_bytes,
         reason: plan.reason.clone(),
         key: None,
+        rank_key: None,
         incarnation: 0,
     }
 }

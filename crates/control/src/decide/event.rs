@@ -39,6 +39,8 @@ pub enum Event {
         session: SessionId,
         /// Its first report.
         join: pb::Join,
+        /// A random key, for a job that the controller has to rebuild from the report.
+        key: JobKey,
     },
     /// A worker reported.
     WorkerHeartbeat {

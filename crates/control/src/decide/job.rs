@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use netsum_lease::rank_key;
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
 use netsum_wire::tag::JobKey;
@@ -321,9 +322,17 @@ impl Job {
         self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
     }
 
-    /// The key in leases and plans of that protocol.
-    pub(super) fn key_message(&self, protocol: Protocol) -> Option<pb::JobKey> {
-        self.key.filter(|_| protocol.has_tags()).map(pb::JobKey::from)
+    /// A plan with the keys that a rank needs.
+    pub(super) fn with_keys(&self, plan: pb::Plan, protocol: Protocol, rank: u32) -> pb::Plan {
+        let (key, rank_key) = match protocol.has_tags() {
+            true => (self.key, None),
+            false => (None, self.key.map(|key| rank_key(&key, rank))),
+        };
+        pb::Plan {
+            key: key.map(pb::JobKey::from),
+            rank_key: rank_key.map(pb::JobKey::from),
+            ..plan
+        }
     }
 
     /// A switch that did not confirm leases in time answers again: the job may ask it for leases.

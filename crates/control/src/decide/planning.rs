@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
-use netsum_lease::{Granted, Terms, leases};
+use netsum_lease::{Granted, Terms, lease_secrets, leases};
 use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol};
+use netsum_wire::TreeId;
 
 use super::event::Action;
 use super::job::{LeaseRefusal, MemberState, Pending, Phase};
@@ -176,9 +177,8 @@ impl State {
         let incarnation = self.incarnation;
         let job = self.job_mut(id).expect("the caller has it");
         let Some(pending) = job.pending.take() else { return };
-        let key = job.key_message(pending.plan.protocol);
-        let plan = plan_message(&pending.plan, &fabric, &topology);
-        let plan = pb::Plan { key, incarnation, ..plan };
+        let protocol = pending.plan.protocol;
+        let plan = pb::Plan { incarnation, ..plan_message(&pending.plan, &fabric, &topology) };
         let before = epoch::previous(pending.plan.epoch);
         let nodes =
             pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
@@ -186,10 +186,14 @@ impl State {
         job.current = Some(pending.plan);
         job.adopted_ms = now_ms;
         (job.silent_since_ms, job.worked_ms) = (None, None);
-        let sessions: Vec<_> = job.sessions().collect();
+        let open = (0..).zip(&job.members).filter_map(|(rank, m)| Some((rank, m.session()?)));
+        let send = |(rank, session)| {
+            let plan = job.with_keys(plan.clone(), protocol, rank);
+            Action::SendToWorker(session, WorkerMessage::Plan(plan))
+        };
+        let messages: Vec<Action> = open.map(send).collect();
         self.actions.push(Action::SaveJob(id));
-        let send = |session| Action::SendToWorker(session, WorkerMessage::Plan(plan.clone()));
-        self.actions.extend(sessions.into_iter().map(send));
+        self.actions.extend(messages);
         self.revoke_at(granted, id, before);
     }
 
@@ -231,17 +235,18 @@ impl State {
             Child::Switch(node) => self.fabric.aggregator_address(self.topology.name(node)),
         });
         let granted = granted.expect("the controller makes trees of the two levels of atp");
-        let key = job.key_message(plan.protocol);
-        let message = |granted: &Granted<Option<SocketAddr>>| pb::Lease {
-            key: key.clone(),
-            incarnation: self.incarnation,
-            ..lease_message(
+        let name = |node| self.topology.name(node).to_owned();
+        let message = |granted: &Granted<Option<SocketAddr>>| {
+            let (id, tree) = (TreeId(granted.tree as u8), &plan.trees[granted.tree]);
+            let secrets = lease_secrets(&terms, id, tree, granted.node, job.key.as_ref(), name);
+            let lease = lease_message(
                 granted,
-                &plan.trees[granted.tree],
+                tree,
                 &self.topology,
                 plan.slot_space,
                 self.settings.idle_expiry_s,
-            )
+            );
+            pb::Lease { incarnation: self.incarnation, ..lease.with_secrets(secrets.as_ref()) }
         };
         granted.iter().map(|granted| (granted.node, message(granted))).collect()
     }

@@ -7,7 +7,7 @@ use netsum_plan::{PlanError, Request, aggregation_trees};
 use netsum_proto::Reservation;
 use netsum_proto::atp::Claim;
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Epoch, HEADERS_MAX, JobId};
 
 use super::job::{Job, LeaseRefusal, Phase};
 use super::paths::paths_to_parent;
@@ -128,7 +128,7 @@ impl State {
             }
         }
         let fragment_bytes = job.fragment_bytes.unwrap_or(0);
-        let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + HEADERS };
+        let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + HEADERS_MAX };
         for switch in live.iter().copied().collect::<BTreeSet<_>>() {
             let hello = &self.switches[&switch].hello;
             let why = if mtu(hello.mtu) < needed {
@@ -154,7 +154,7 @@ impl State {
         let of_switches = switches.map(|switch| mtu(self.switches[&switch].hello.mtu));
         let of_members = job.members.iter().map(|member| mtu(member.mtu));
         let least = of_switches.chain(of_members).min().unwrap_or(MTU_USUAL);
-        let room = least.saturating_sub(HEADERS);
+        let room = least.saturating_sub(HEADERS_MAX);
         let usual = FRAGMENTS.iter().copied().filter(|&bytes| bytes <= room).max();
         usual.unwrap_or((room / FRAGMENT_STEP * FRAGMENT_STEP).max(FRAGMENT_STEP))
     }
@@ -307,8 +307,6 @@ fn mtu(reported: u32) -> u32 {
 /// A job's stream in parts; divisible by any usual number of trees.
 const STREAM: u64 = 5040;
 const MTU_USUAL: u32 = 1500;
-/// Header bytes: IPv4 and UDP 28, protocol atp 46; other protocols have less.
-const HEADERS: u32 = 74;
 /// Fragment sizes for MTUs of 1500, about 4200 and 9000, in whole cache lines.
 const FRAGMENTS: [u32; 3] = [1408, 4096, 8832];
 const FRAGMENT_STEP: u32 = 64;

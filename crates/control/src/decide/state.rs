@@ -152,8 +152,8 @@ impl State {
                 return self.create(now_ms, spec, key, from, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
-            Event::WorkerJoined { session, join } => {
-                self.worker_joined(now_ms, session, &join, unix_s)?;
+            Event::WorkerJoined { session, join, key } => {
+                self.worker_joined(now_ms, session, &join, key, unix_s)?;
             }
             Event::WorkerHeartbeat { session, statistics } => {
                 self.worker_heartbeat(now_ms, session, statistics)?;
@@ -189,12 +189,17 @@ impl State {
         self.admit_job(&spec)?;
         let id = self.draw_number();
         let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
-        job.key = (!self.fabric.trusted).then(|| key.with_mac(self.fastest_mac()));
+        job.key = self.key_of_new_job(key);
         job.creator = from;
         job.active_ms = now_ms;
         self.jobs.insert(id, Arc::new(job));
         self.actions.push(Action::SaveJob(id));
         Ok(id)
+    }
+
+    /// The key of a new job, from random bytes.
+    pub(super) fn key_of_new_job(&self, key: JobKey) -> Option<JobKey> {
+        (!self.fabric.trusted).then(|| key.with_mac(self.fastest_mac()))
     }
 
     /// The MAC that is the fastest for all connected switches and servers. A job keeps its MAC: every switch and worker

@@ -113,7 +113,6 @@ impl State {
         let plan =
             job.current.as_ref().map(|plan| plan_message(plan, &self.fabric, &self.topology));
         let plan = plan.unwrap_or_default();
-        let protocol = job.current.as_ref().map(|plan| plan.protocol);
         let rank_status = |(rank, member): (u32, &std::sync::Arc<Member>)| {
             rank_status(rank, member, &self.topology)
         };
@@ -133,7 +132,7 @@ impl State {
             protocol: plan.protocol,
             choice: plan.choice,
             tenant: job.spec.tenant.clone(),
-            tags: protocol.is_some_and(|protocol| job.key_message(protocol).is_some()),
+            tags: job.current.is_some() && job.key.is_some(),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use netsum_lease::JobPlan;
 use netsum_topo::{Host, NodeId};
+use netsum_wire::tag::JobKey;
 
 use super::event::{Action, Refusal, SessionId};
 use super::job::{Job, JobSpec, Member, MemberState, Phase};
@@ -19,13 +20,14 @@ impl State {
         now_ms: u64,
         session: SessionId,
         join: &pb::Join,
+        key: JobKey,
         unix_s: f64,
     ) -> Result<(), Refusal> {
         let (id, rank) = (join.job, join.rank);
         self.check_incarnation(join)?;
         let rebuilt = match self.jobs.get(&id) {
             Some(_) => None,
-            None => Some(self.rebuild(now_ms, join, unix_s)?),
+            None => Some(self.rebuild(now_ms, join, key, unix_s)?),
         };
         let job = rebuilt.as_ref().unwrap_or_else(|| &self.jobs[&id]);
         let (host, udp_address) = self.admit(job, join)?;
@@ -192,8 +194,15 @@ impl State {
         )))
     }
 
-    /// Rebuilds a running job that is not in the store, from the data of a joining rank.
-    fn rebuild(&self, now_ms: u64, join: &pb::Join, unix_s: f64) -> Result<Job, Refusal> {
+    /// Rebuilds a running job that is not in the store, from the data of a joining rank, with a new key: no rank knew
+    /// the old one.
+    fn rebuild(
+        &self,
+        now_ms: u64,
+        join: &pb::Join,
+        key: JobKey,
+        unix_s: f64,
+    ) -> Result<Job, Refusal> {
         let (id, known) = (join.job, join.known_epoch);
         let (Some(description), Some(plan)) = (&join.description, &join.plan) else {
             return Err(Refusal::Unknown(self.unknown(id)));
@@ -222,7 +231,7 @@ impl State {
         job.epoch = known as u16;
         job.order = Some(bare.plan.order);
         job.fragment_bytes = Some(plan.fragment_bytes);
-        job.key = bare.key;
+        job.key = self.key_of_new_job(key);
         job.replan_at_ms = Some(now_ms);
         Ok(job)
     }
@@ -356,9 +365,9 @@ impl State {
         } else if let Some(plan) = &job.current
             && epoch::is_newer(plan.epoch.into(), join.known_epoch)
         {
-            let key = job.key_message(plan.protocol);
-            let plan = plan_message(plan, &fabric, &topology);
-            messages.push(WorkerMessage::Plan(pb::Plan { key, incarnation, ..plan }));
+            let protocol = plan.protocol;
+            let plan = pb::Plan { incarnation, ..plan_message(plan, &fabric, &topology) };
+            messages.push(WorkerMessage::Plan(job.with_keys(plan, protocol, join.rank)));
         }
         let send = |message| Action::SendToWorker(session, message);
         self.actions.extend(messages.into_iter().map(send));

@@ -62,15 +62,9 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::CreateJobRequest>,
     ) -> Result<Response<pb::CreateJobReply>, Status> {
-        let (peer, mut key) = (peer(&request)?, [0; 16]);
-        getrandom::fill(&mut key)
-            .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
+        let (peer, key) = (peer(&request)?, random_key()?);
         let from = Some(peer.address.ip());
-        let event = Event::CreateJob {
-            request: checked(request)?,
-            key: JobKey::new(Mac::default(), key),
-            from,
-        };
+        let event = Event::CreateJob { request: checked(request)?, key, from };
         match self.request(peer, event).await? {
             Answer::Created(job) => {
                 let incarnation = self.fabric.incarnation;
@@ -127,7 +121,7 @@ impl controller_server::Controller for Service {
         let refusals = sender.downgrade();
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
-        let event = Event::WorkerJoined { session, join };
+        let event = Event::WorkerJoined { session, join, key: random_key()? };
         status(self.owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
         let owner = self.owner.clone();
         tokio::spawn(async move {
@@ -233,6 +227,14 @@ fn refuse<E>(peer: &mpsc::WeakSender<Result<E, Status>>, refused: Result<(), Sta
         tracing::warn!(reason = refused.message(), "refused a report; its stream is closed");
         let _ = peer.try_send(Err(refused));
     }
+}
+
+/// A key for a new job. Its MAC is chosen later.
+fn random_key() -> Result<JobKey, Status> {
+    let mut key = [0; 16];
+    getrandom::fill(&mut key)
+        .map_err(|error| Status::internal(format!("no key for the job: {error}")))?;
+    Ok(JobKey::new(Mac::default(), key))
 }
 
 /// The request, if its texts and lists are within their limits.

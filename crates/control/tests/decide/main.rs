@@ -27,7 +27,12 @@ fn the_first_plan_uses_every_spine() {
     assert_eq!((plan.epoch, plan.order.as_str(), plan.reason.as_str()), (1, "[[0,1],[2,3]]", ""));
     assert_eq!((plan.fragment_bytes, plan.window_max), (1408, 512));
     checked(&plan, 4).unwrap();
-    assert!((0..4).all(|rank| world.workers[&(job, rank)].1.as_ref() == Some(&plan)));
+    // All ranks have the same plan, each with a key of its own.
+    for rank in 0..4 {
+        let rank_key = Some(netsum_lease::rank_key(&KEY, rank).into());
+        let expected = pb::Plan { rank_key, ..plan.clone() };
+        assert_eq!(world.workers[&(job, rank)].1.as_ref(), Some(&expected));
+    }
     world.check_leases();
 }
 
@@ -44,8 +49,11 @@ fn the_epoch_is_saved_before_switches_see_it() {
         udp_address: "127.77.1.3:9".to_owned(),
         ..Default::default()
     };
-    let actions =
-        world.state().clone().decide(0, Event::WorkerJoined { session, join }, 0.0).actions;
+    let actions = world
+        .state()
+        .clone()
+        .decide(0, Event::WorkerJoined { session, join, key: world::REBUILT }, 0.0)
+        .actions;
     let first = |wanted: fn(&Action) -> bool| actions.iter().position(wanted).unwrap();
     let install = first(|action| matches!(action, Action::SendToSwitch(_, Command::Install(_))));
     assert!(first(|action| matches!(action, Action::SaveJob(_))) < install);

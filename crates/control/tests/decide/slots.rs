@@ -98,14 +98,24 @@ fn keys_go_to_workers_and_leases_alone() {
         (false, "switchml", &key),
         (false, "panama", &None),
         (true, "atp", &None),
+        (true, "panama", &None),
     ] {
         let mut world = world(Fabric { trusted, ..fabric() });
         let job = world.job_of(protocol, "");
         assert_eq!(&world.plan(job).key, expected, "{protocol}, trusted: {trusted}");
         assert!(!world.granted.is_empty());
         assert!(world.granted.iter().all(|(_, lease)| &lease.key == expected), "{protocol}");
+        // Packets of panama have keys of hops in place of a key of the job.
+        let has_hops = protocol == "panama" && !trusted;
+        assert_eq!(world.plan(job).rank_key.is_some(), has_hops, "{protocol}");
+        for (switch, lease) in &world.granted {
+            let neighbours = lease.children.len() + usize::from(!lease.parent_address.is_empty());
+            let keys = lease.hop_keys.len();
+            assert_eq!(keys, if has_hops { neighbours } else { 0 }, "{protocol} at {switch}");
+            assert_eq!(lease.secrets().unwrap().is_some(), !trusted);
+        }
         let shown = serde_json::to_string(&world.state().status(0)).unwrap();
-        assert!(shown.contains(&format!("\"tags\":{}", expected.is_some())), "{shown}");
+        assert!(shown.contains(&format!("\"tags\":{}", !trusted)), "{shown}");
         assert!(!shown.contains("42,42"), "the key is in the status: {shown}");
         assert!(!format!("{:?}", world.granted).contains("42, 42"), "a key in a log");
         // The next epoch has the same key: what was sent under the last one is still to be told apart.

@@ -15,6 +15,8 @@ pub const RATE: Rate = Rate(10_000_000_000);
 type Leases = BTreeSet<(u32, u32, u32)>;
 
 pub const KEY: JobKey = JobKey::new(Mac::SipHash, [42; 16]);
+/// The key of jobs that the controller rebuilds.
+pub const REBUILT: JobKey = JobKey::new(Mac::SipHash, [43; 16]);
 /// Its first job has the number 1.
 pub const INCARNATION: u64 = 4_294_000;
 /// A worker detects within this time that a tree does not answer.
@@ -284,7 +286,7 @@ impl World {
         let session = self.session();
         let (job, rank) = (join.job, join.rank);
         let before = self.workers.insert((job, rank), (session, None));
-        let answer = self.play(Event::WorkerJoined { session, join });
+        let answer = self.play(Event::WorkerJoined { session, join, key: REBUILT });
         if answer.is_err() {
             match before {
                 Some(worker) => self.workers.insert((job, rank), worker),

@@ -18,9 +18,9 @@ use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
-use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
+use netsum_proto::{CongestionRule, Secrets};
 use netsum_wire::atp::Level;
 use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::*;
@@ -101,6 +101,7 @@ fn start(role: Role) -> SwitchDriver {
 
 impl Job {
     fn new(fragment_bytes: u16, key: Option<JobKey>) -> Job {
+        let secrets = key.map(Secrets::from);
         let policy = Policy::FirstCome;
         let straggler_ns = 200_000_000;
         let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
@@ -119,13 +120,13 @@ impl Job {
         let (window, claim) = (WINDOW, Claim::default());
         let parent = server.local_addr();
         let lease = Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim };
-        switch.install_with(lease, key).expect("the lease fits");
+        switch.install_with(lease, secrets.clone()).expect("the lease fits");
         let neighbours = vec![Neighbour { port: switch.local_addr(), racks: 1, workers: u32::MAX }];
         let racks = vec![(0..WORKERS as u32).collect()];
         let slots = SLOTS;
         let lease =
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        server.install_with(lease, key).expect("the lease fits");
+        server.install_with(lease, secrets.clone()).expect("the lease fits");
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let place = WorkerPosition {
                 level: Level::Rack,
@@ -147,7 +148,7 @@ impl Job {
             };
             let config = config.into();
             let plan = WorkerPlan { config, switches: vec![switch.local_addr()] };
-            worker.begin_with(plan, key);
+            worker.begin_with(plan, secrets.clone());
         }
         let fragments = (ELEMENTS * 4).div_ceil(usize::from(fragment_bytes)) as u64;
         Job { switch, _server: server, workers, fragments }

@@ -3,6 +3,7 @@
 //! Packets of neighbours go to the device's lines as frames; the device's frames to a wire go to the neighbour that the
 //! frame names; its frames to the switch chip are for software: fins, and notices of neighbours.
 
+use std::borrow::Cow;
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::path::Path;
@@ -10,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::{DropCounters, DropReason, Lease, LeaseKey, PortId};
+use netsum_proto::{DropCounters, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
-use netsum_wire::{JobId, TreeId};
+use netsum_wire::{JobId, TreeId, seal};
 use rustc_hash::FxHashSet;
 
 use super::AcceleratorError;
@@ -43,8 +44,10 @@ pub(crate) struct Thread {
     wake: Arc<Wake>,
     batch: RecvBatch,
     outbound: SendBatch<usize>,
-    /// Frames whose packets wait in `outbound`.
-    frames: Vec<Vec<u8>>,
+    /// Packets that wait in `outbound`.
+    packets: Vec<Vec<u8>>,
+    /// Keys and packet numbers of trees: the device sees unsealed packets only.
+    hops: Hops,
     drops: DropCounters,
     /// The device's counters at the last reading; they wrap around.
     outcomes: [u32; r::DROPS.len()],
@@ -72,7 +75,8 @@ impl Thread {
             wake,
             batch: RecvBatch::new(),
             outbound: SendBatch::new(),
-            frames: Vec::new(),
+            packets: Vec::new(),
+            hops: Hops::default(),
             drops: DropCounters::default(),
             outcomes,
         })
@@ -130,9 +134,12 @@ impl Thread {
             let packet = self.batch.bytes(place);
             packets += 1;
             bytes += packet.len() as u64;
-            match line(&mut self.leases, from, packet) {
-                Ok(line) => {
-                    let frame = frame::build(from, self.local, message.ce, packet);
+            let opened = open(&mut self.hops, port, packet);
+            let taken =
+                opened.and_then(|packet| Ok((line(&mut self.leases, from, &packet)?, packet)));
+            match taken {
+                Ok((line, packet)) => {
+                    let frame = frame::build(from, self.local, message.ce, &packet);
                     self.device.arrive(line as u8, &frame)?;
                 }
                 Err(reason) => self.drops.count(reason),
@@ -150,28 +157,30 @@ impl Thread {
                 Side::Chip => self.by_software(&sent)?,
             }
         }
-        let frames = &self.frames;
-        self.outbound.flush(&self.socket, |&at| [&frames[at][frame::HEADERS..], &[]]);
-        self.frames.clear();
+        let packets = &self.packets;
+        self.outbound.flush(&self.socket, |&at| [&packets[at], &[]]);
+        self.packets.clear();
         Ok(())
     }
 
     fn deliver(&mut self, sent: Sent) {
         let to = frame::parse(&sent.frame).and_then(|(_, to, packet)| {
             let port = self.ports.find(SocketAddr::V4(to))?;
-            if let Ok((header, _)) = Header::decode(packet)
-                && let Ok(entry) = self.leases.find(header.job, header.tree)
+            let Ok((header, _)) = Header::decode(packet) else {
+                return Some((port, packet.to_vec()));
+            };
+            if let Ok(entry) = self.leases.find(header.job, header.tree)
                 && sent.port == 0
                 && matches!(header.kind, Kind::Result | Kind::Partial)
             {
                 entry.counters.released += u64::from(!header.resent);
             }
-            Some(port)
+            Some((port, self.hops.sealed(header.job, header.tree, port, packet)))
         });
         match to {
-            Some(port) => {
-                self.outbound.push(port.0 as usize, self.frames.len());
-                self.frames.push(sent.frame);
+            Some((port, packet)) => {
+                self.outbound.push(port.0 as usize, self.packets.len());
+                self.packets.push(packet);
             }
             // A lease may have been removed while its sum was in progress.
             None => self.drops.count(DropReason::UnknownSender),
@@ -216,9 +225,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
-                // Packets of trees have no tags, so a key is not used.
-                Command::Install(grant, _, _, reply) => {
-                    let installed = self.install(grant);
+                Command::Install(grant, secrets, _, reply) => {
+                    let installed = self.install(grant, secrets.as_ref());
                     let _ = reply.send(installed);
                 }
                 Command::Revoke(job, last) => {
@@ -244,22 +252,28 @@ impl Thread {
         Ok(false)
     }
 
-    fn install(&mut self, lease: Lease<SocketAddr>) -> Result<(), NetError> {
+    fn install(
+        &mut self,
+        lease: Lease<SocketAddr>,
+        secrets: Option<&Secrets>,
+    ) -> Result<(), NetError> {
         let Lease::Tree(lease) = lease else { return Err(AcceleratorError::Protocol.into()) };
-        let neighbours: Vec<SocketAddr> =
-            lease.children.iter().map(|c| c.port).chain(lease.parent).collect();
-        self.leases.install(&mut self.device, lease)?;
-        for address in neighbours {
+        self.leases.install(&mut self.device, lease.clone())?;
+        let lease = lease.map(|address| {
             let (port, new) = self.ports.intern(address);
             if new {
                 self.outbound.set_destination(port.0 as usize, address);
             }
-        }
+            port
+        });
+        self.hops.install_tree(&lease, secrets);
         self.forget_ports();
         Ok(())
     }
 
+    /// Forgets what belongs to leases that are gone.
     fn forget_ports(&mut self) {
+        self.hops.retain_leases(self.leases.iter().map(|entry| entry.key));
         let addresses = self.leases.iter().flat_map(|entry| entry.neighbours.iter());
         let ports = addresses.filter_map(|address| self.ports.find(SocketAddr::V4(*address)));
         let leased: FxHashSet<PortId> = ports.collect();
@@ -294,6 +308,17 @@ impl Thread {
             cpu: CpuTime::of_this_thread(),
         })
     }
+}
+
+/// A neighbour's packet as the device takes it, unsealed. Errors: `BadTag`, `Replay`, or what is wrong with the header.
+fn open<'a>(hops: &mut Hops, from: PortId, packet: &'a [u8]) -> Result<Cow<'a, [u8]>, DropReason> {
+    if !seal::is_sealed(packet) && hops.is_empty() {
+        // The device finds out what is wrong with it.
+        return Ok(Cow::Borrowed(packet));
+    }
+    let (header, _) = Header::decode(packet)?;
+    hops.open(header.job, header.tree, from, packet)?;
+    Ok(seal::unsealed(packet))
 }
 
 /// The line of a packet, by job, tree and sender; the device checks the rest.

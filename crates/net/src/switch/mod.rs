@@ -20,8 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
-use netsum_proto::{Lease, LeaseKey};
-use netsum_wire::tag::JobKey;
+use netsum_proto::{Lease, LeaseKey, Secrets};
 use netsum_wire::{Epoch, JobId};
 
 pub use netsum_proto::row_machines::Role;
@@ -67,7 +66,7 @@ struct DriverThread {
 /// Commands to the thread.
 pub(crate) enum Command {
     /// With the number at which workers start.
-    Install(Lease<SocketAddr>, Option<JobKey>, u64, Sender<Result<(), NetError>>),
+    Install(Lease<SocketAddr>, Option<Secrets>, u64, Sender<Result<(), NetError>>),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -163,13 +162,13 @@ impl SwitchDriver {
         self.install_with(lease, None)
     }
 
-    /// The same for a job whose packets carry tags under `key`; `None`: no tags. Protocol `panama` has no tags.
+    /// The same for a job whose packets carry tags under `secrets`; `None`: no tags.
     pub fn install_with(
         &self,
         lease: impl Into<Lease<SocketAddr>>,
-        key: Option<JobKey>,
+        secrets: Option<Secrets>,
     ) -> Result<(), NetError> {
-        self.install_starting_at(lease, key, 0)
+        self.install_starting_at(lease, secrets, 0)
     }
 
     /// Like `install_with`, for workers that start at number `first` ([`netsum_proto::Worker::starting_at`]). An
@@ -177,7 +176,7 @@ impl SwitchDriver {
     pub fn install_starting_at(
         &self,
         lease: impl Into<Lease<SocketAddr>>,
-        key: Option<JobKey>,
+        secrets: Option<Secrets>,
         first: u64,
     ) -> Result<(), NetError> {
         let lease = lease.into();
@@ -186,7 +185,7 @@ impl SwitchDriver {
         if let Some(twice) = seen.windows(2).find(|w| w[0] == w[1]) {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
-        self.ask(|reply| Command::Install(lease, key, first, reply))?
+        self.ask(|reply| Command::Install(lease, secrets, first, reply))?
     }
 
     /// Revokes a job's leases of epochs up to `up_to`.

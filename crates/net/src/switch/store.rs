@@ -56,6 +56,14 @@ impl Store {
         }
     }
 
+    /// The header and the payload of a packet to send.
+    #[inline]
+    pub(super) fn header_and_payload(&self, buffer: BufferId) -> (&[u8; HEADER_LEN], &[u8]) {
+        let (header, kept) =
+            self.slab.packet(buffer).split_first_chunk().expect("a buffer holds a header");
+        (header, self.place(buffer).map_or(kept, |place| self.batch.bytes(place)))
+    }
+
     fn settle(&mut self) {
         for buffer in self.arriving.drain(..) {
             let place = std::mem::take(&mut self.places[buffer.index()]);

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
 use netsum_proto::row_machines::Row;
-use netsum_proto::{Aggregator, DropReason, Lease, LeaseKey, PortId};
+use netsum_proto::{Aggregator, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
 use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::tag::JobKey;
+use netsum_wire::seal::EXTENSION_LEN;
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
@@ -30,6 +30,8 @@ const AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(super) struct Thread {
     socket: Socket,
     switch: Switch<Store>,
+    /// Keys and packet numbers of trees.
+    hops: Hops,
     slots: Slots,
     ports: Ports,
     inbox: Receiver<Command>,
@@ -50,6 +52,8 @@ const MARK_BYTES: usize = 128 << 10;
 enum Packet {
     /// A stored packet of `panama`.
     Stored(BufferId),
+    /// The same, sealed: first byte in `headers` of its header and extension.
+    Sealed(u32, BufferId),
     /// First byte and length in `headers`, and the row that follows.
     Header(u32, u8, Option<Row>),
 }
@@ -66,6 +70,7 @@ impl Thread {
         Thread {
             socket,
             switch: Switch::new(Store::new(options.memory)).with_firm_leases(),
+            hops: Hops::default(),
             slots,
             ports: Ports::default(),
             inbox,
@@ -128,14 +133,19 @@ impl Thread {
                     self.slots.take(protocol, now, port, ce, packet);
                     continue;
                 }
-                match Header::decode(packet) {
-                    // The machine counts drops.
-                    Ok((header, _)) => {
-                        let payload = place.after(HEADER_LEN);
-                        let _ = self.switch.handle(now, port, message.ce, &header, &payload);
+                let (header, payload) = match Header::decode(packet) {
+                    Ok((header, payload)) => (header, place.after(packet.len() - payload.len())),
+                    Err(error) => {
+                        self.switch.count_decode_error(error);
+                        continue;
                     }
-                    Err(error) => self.switch.count_decode_error(error),
+                };
+                if let Err(reason) = self.hops.open(header.job, header.tree, port, packet) {
+                    self.switch.count_drop(reason);
+                    continue;
                 }
+                // The machine counts drops.
+                let _ = self.switch.handle(now, port, message.ce, &header, &payload);
             }
             self.ports.received(port, message.ce, packets, bytes);
         }
@@ -157,14 +167,20 @@ impl Thread {
         while let Some(transmit) = self.switch.poll_transmit() {
             match transmit {
                 Transmit::Data { to, buffer } => {
-                    self.outbound.push(to.0 as usize, Packet::Stored(buffer));
+                    let packet = self.seal(to, buffer);
+                    self.outbound.push(to.0 as usize, packet);
                 }
                 Transmit::Control { to, header } => {
-                    let start = self.headers.len() as u32;
+                    let start = self.headers.len();
                     let mut bytes = [0; HEADER_LEN];
                     header.encode(&mut bytes);
                     self.headers.extend(bytes);
-                    let packet = Packet::Header(start, HEADER_LEN as u8, None);
+                    if let Some(hop) = self.hops.hop(header.job, header.tree, to) {
+                        self.headers.extend([0; EXTENSION_LEN]);
+                        hop.seal(&mut self.headers[start..], &[]);
+                    }
+                    let len = (self.headers.len() - start) as u8;
+                    let packet = Packet::Header(start as u32, len, None);
                     self.outbound.push(to.0 as usize, packet);
                 }
             }
@@ -179,6 +195,10 @@ impl Thread {
         let (store, slots, headers) = (self.switch.memory(), &self.slots, &self.headers);
         self.outbound.flush(&self.socket, |packet| match *packet {
             Packet::Stored(buffer) => store.packet(buffer),
+            Packet::Sealed(start, buffer) => {
+                let header = &headers[start as usize..][..HEADER_LEN + EXTENSION_LEN];
+                [header, store.header_and_payload(buffer).1]
+            }
             Packet::Header(start, len, row) => {
                 let header = &headers[start as usize..start as usize + usize::from(len)];
                 [header, row.map_or(&[], |row| slots.payload(row))]
@@ -186,6 +206,20 @@ impl Thread {
         });
         self.flushed();
         self.headers.clear();
+    }
+
+    /// A stored packet as it is sent to a neighbour: each neighbour's copy has a tag of its own.
+    #[inline]
+    fn seal(&mut self, to: PortId, buffer: BufferId) -> Packet {
+        let (header, payload) = self.switch.memory().header_and_payload(buffer);
+        let Some(hop) = self.hops.hop(Header::job_of(header), Header::tree_of(header), to) else {
+            return Packet::Stored(buffer);
+        };
+        let start = self.headers.len();
+        self.headers.extend(header);
+        self.headers.extend([0; EXTENSION_LEN]);
+        hop.seal(&mut self.headers[start..], payload);
+        Packet::Sealed(start as u32, buffer)
     }
 
     fn flushed(&mut self) {
@@ -207,8 +241,8 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
-                Command::Install(lease, key, first, reply) => {
-                    let installed = self.install(&lease, key, first);
+                Command::Install(lease, secrets, first, reply) => {
+                    let installed = self.install(&lease, secrets.as_ref(), first);
                     // Ports of the replaced lease, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
@@ -236,7 +270,7 @@ impl Thread {
     fn install(
         &mut self,
         lease: &Lease<SocketAddr>,
-        key: Option<JobKey>,
+        secrets: Option<&Secrets>,
         first: u64,
     ) -> Result<(), NetError> {
         let now = self.clock.now();
@@ -244,9 +278,15 @@ impl Thread {
         let port = |address| intern(ports, outbound, address);
         match lease {
             Lease::Tree(lease) => {
-                Ok(self.switch.install_starting_at(now, lease.map(port), first)?)
+                let lease = lease.map(port);
+                self.switch.install_starting_at(now, lease.clone(), first)?;
+                self.hops.install_tree(&lease, secrets);
+                Ok(())
             }
-            lease => self.slots.install(now, lease, key, first, port),
+            lease => {
+                let key = secrets.and_then(Secrets::job_key);
+                self.slots.install(now, lease, key, first, port)
+            }
         }
     }
 
@@ -263,7 +303,9 @@ impl Thread {
         expired
     }
 
+    /// Forgets what belongs to leases that are gone.
     fn forget_ports(&mut self) {
+        self.hops.retain_leases(self.switch.lease_keys());
         let ports = [self.switch.ports(), self.slots.ports()].concat();
         let leased: FxHashSet<PortId> = ports.into_iter().collect();
         let outbound = &self.outbound;

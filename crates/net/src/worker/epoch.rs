@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use netsum_proto::{Time, Worker};
+use netsum_proto::{Secrets, Time, Worker, WorkerTags};
 use netsum_wire::TreeId;
-use netsum_wire::tag::JobKey;
 
 use super::retained::Retained;
 use super::{TreeOperation, WorkerPlan};
@@ -16,8 +15,7 @@ pub(super) struct Epoch {
     pub(super) retained: Retained,
     /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
-    /// Key for the tags of packets.
-    pub(super) key: Option<JobKey>,
+    pub(super) tags: WorkerTags,
     /// Senders of the results of each tree.
     pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
@@ -35,9 +33,8 @@ pub(super) struct Active {
 }
 
 impl Epoch {
-    pub(super) fn new(now: Time, plan: WorkerPlan, key: Option<JobKey>, first: u64) -> Epoch {
-        // Packets without tags need no check.
-        let key = key.filter(|_| plan.config.protocol().has_tags());
+    pub(super) fn new(now: Time, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) -> Epoch {
+        let tags = WorkerTags::new(plan.config.protocol(), secrets);
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
         destinations.sort();
@@ -49,7 +46,7 @@ impl Epoch {
             retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
             worker: Worker::starting_at(now, config, first),
             frozen: false,
-            key,
+            tags,
             switches,
             destinations,
         }

@@ -38,15 +38,19 @@ pub(super) fn take(
     with_worker!(worker, machine => take_by(machine, now, ce, packet, from, operations, retained))
 }
 
-/// The next packet to send and its tree. Appends the header and a quantised payload to `scratch`.
+/// The next packet to send and its tree. Appends the header, `extension_len` zeros and a quantised payload to
+/// `scratch`.
 #[inline]
 pub(super) fn poll_transmit(
     worker: &mut Worker,
     now: Time,
+    extension_len: usize,
     operations: &Operations,
     scratch: &mut Vec<u8>,
 ) -> Option<(TreeId, Packet)> {
-    with_worker!(worker, machine => poll_transmit_by(machine, now, operations, scratch))
+    with_worker!(worker, machine => {
+        poll_transmit_by(machine, now, extension_len, operations, scratch)
+    })
 }
 
 fn take_by<W: WorkerMachine>(
@@ -79,14 +83,16 @@ fn take_by<W: WorkerMachine>(
 fn poll_transmit_by<W: WorkerMachine>(
     machine: &mut W,
     now: Time,
+    extension_len: usize,
     operations: &Operations,
     scratch: &mut Vec<u8>,
 ) -> Option<(TreeId, Packet)> {
     let mut outgoing = machine.poll_transmit(now)?;
     let start = scratch.len();
     let written = if W::IN_PLACE { 0 } else { outgoing.header().payload_len() };
-    scratch.resize(start + W::Header::LEN + written, 0);
-    let (head, payload) = scratch[start..].split_at_mut(W::Header::LEN);
+    let head_len = W::Header::LEN + extension_len;
+    scratch.resize(start + head_len + written, 0);
+    let (head, payload) = scratch[start..].split_at_mut(head_len);
     let id = outgoing.operation();
     if let Some(id) = id.filter(|_| !W::IN_PLACE) {
         let active = &operations[&id];
@@ -94,7 +100,7 @@ fn poll_transmit_by<W: WorkerMachine>(
         machine.write(&mut outgoing, elements, payload);
     }
     let header = outgoing.header();
-    header.write(head);
+    header.write(&mut head[..W::Header::LEN]);
     let tree = header.tree();
     let in_place = id.filter(|_| W::IN_PLACE).zip(outgoing.elements());
     let payload = in_place.map(|(id, elements)| (id, operations[&id].bytes(&elements)));

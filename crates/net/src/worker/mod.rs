@@ -17,9 +17,8 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::panama::{Submission, TreeStats};
-use netsum_proto::{DropCounters, WorkerConfig};
+use netsum_proto::{DropCounters, Secrets, WorkerConfig};
 use netsum_wire::TreeId;
-use netsum_wire::tag::JobKey;
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
@@ -117,7 +116,7 @@ pub struct WorkerDriver {
 /// A request to the thread.
 enum Command {
     /// With the initial number of every tree.
-    Begin(WorkerPlan, Option<JobKey>, u64),
+    Begin(WorkerPlan, Option<Secrets>, u64),
     Submit(TreeOperation),
     Freeze(Sender<Progress>),
     Fetch(Vec<u64>, Sender<Vec<Option<Vec<u8>>>>),
@@ -168,17 +167,18 @@ impl WorkerDriver {
         self.begin_with(plan, None);
     }
 
-    /// As `begin`, for a job whose packets carry tags under `key`; `None`: no tags. Protocol `panama` has no tags.
-    pub fn begin_with(&self, plan: WorkerPlan, key: Option<JobKey>) {
-        self.begin_starting_at(plan, key, 0);
+    /// As `begin`, for a job whose packets carry tags under `secrets`; `None`: no tags. An epoch must not begin twice
+    /// with the same secrets: packet numbers would start again.
+    pub fn begin_with(&self, plan: WorkerPlan, secrets: Option<Secrets>) {
+        self.begin_starting_at(plan, secrets, 0);
     }
 
     /// As `begin_with`, with initial number `first` ([`netsum_proto::Worker::starting_at`]). All of the job's switches
     /// must start at the same number.
-    pub fn begin_starting_at(&self, plan: WorkerPlan, key: Option<JobKey>, first: u64) {
+    pub fn begin_starting_at(&self, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) {
         let (trees, switches) = (plan.config.settings().trees, plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
-        self.send_command(Command::Begin(plan, key, first));
+        self.send_command(Command::Begin(plan, secrets, first));
     }
 
     /// Starts an operation, or queues it until an epoch starts. Panics if the buffer is too small.

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
 use netsum_proto::handover::{Finished, Progress};
-use netsum_proto::{DropCounters, DropReason, Time};
+use netsum_proto::{DropCounters, DropReason, Secrets, Time};
 use netsum_wire::TreeId;
-use netsum_wire::tag::JobKey;
 
 use super::epoch::{Active, Epoch};
 use super::machine::{self, Operations, Packet};
@@ -135,19 +134,17 @@ impl Thread {
     ) -> Result<(), DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(DropReason::NoLease)?;
-        // Before the tag, whose check costs more than the address of the sender.
         if !epoch.expects(from) {
             return Err(DropReason::UnknownSender);
         }
-        if epoch.key.is_some_and(|key| !key.has_sealed(packet)) {
-            return Err(DropReason::BadTag);
-        }
-        let (switches, received) = (&epoch.switches, &mut self.received);
+        let (switches, tags, received) = (&epoch.switches, &mut epoch.tags, &mut self.received);
         let sender = |tree: TreeId| {
+            // Before the tag, whose check costs more than the address of the sender.
             let switch = switches.get(usize::from(tree.0)).ok_or(DropReason::NoLease)?;
             if *switch != from {
                 return Err(DropReason::UnknownSender);
             }
+            tags.open(tree, packet)?;
             received.count(1, packet.len() as u64);
             Ok(())
         };
@@ -193,17 +190,22 @@ impl Thread {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             return false;
         };
+        let extension_len = epoch.tags.extension_len();
         while self.queue.has_room(|| false)
             && self.scratch.len() < SCRATCH_BYTES
-            && let Some((tree, packet)) =
-                machine::poll_transmit(&mut epoch.worker, now, &self.operations, &mut self.scratch)
+            && let Some((tree, packet)) = machine::poll_transmit(
+                &mut epoch.worker,
+                now,
+                extension_len,
+                &self.operations,
+                &mut self.scratch,
+            )
         {
-            if let Some(key) = &epoch.key {
-                // Protocols with tags quantise their payloads, so the payload is in the scratch memory too.
-                key.seal(&mut self.scratch[packet.head.clone()], &[]);
-            }
-            let payload = packet.payload.as_ref().map_or(0, |(_, place)| place.len());
-            self.queue.fill(packet.head.len() + payload);
+            let payload = packet.payload.as_ref();
+            let payload = payload
+                .map_or(&[][..], |(id, at)| self.operations[id].operation.buffer.slice(at.clone()));
+            epoch.tags.seal(tree, &mut self.scratch[packet.head.clone()], payload);
+            self.queue.fill(packet.head.len() + payload.len());
             self.outbound.push(epoch.destination(tree), packet);
         }
         !self.outbound.is_empty()
@@ -251,7 +253,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Errors mean that the caller has gone and needs no answer.
             match command {
-                Command::Begin(plan, key, first) => self.begin(plan, key, first),
+                Command::Begin(plan, secrets, first) => self.begin(plan, secrets, first),
                 Command::Submit(operation) => self.submit(operation),
                 Command::Freeze(reply) => {
                     let _ = reply.send(self.freeze());
@@ -281,10 +283,10 @@ impl Thread {
         false
     }
 
-    fn begin(&mut self, plan: WorkerPlan, key: Option<JobKey>, first: u64) {
+    fn begin(&mut self, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         self.sent_before = self.sent();
-        let epoch = Epoch::new(self.clock.now(), plan, key, first);
+        let epoch = Epoch::new(self.clock.now(), plan, secrets, first);
         for (index, switch) in epoch.destinations().iter().enumerate() {
             self.outbound.set_destination(index, *switch);
         }

@@ -7,7 +7,7 @@ use netsum_control::pb::switch_report::Report;
 use netsum_control::{lease_from_message, pb};
 use netsum_proto::{PortId, Time};
 use netsum_topo::{Fabric, Protocol};
-use netsum_wire::{Epoch, JobId};
+use netsum_wire::{Epoch, HEADERS_MAX, JobId};
 
 use super::client::{Client, ClientState};
 use super::clock::{Nanos, SECOND};
@@ -162,13 +162,9 @@ impl World {
         let Some(machine) = &mut aggregator.machine else { return };
         match command {
             Command::Install(lease) => {
-                let key = lease.key.as_ref().map(pb::JobKey::key).transpose();
-                let grant = lease_from_message(&lease);
-                let outcome = match (grant, key) {
-                    (Ok(grant), Ok(key)) => machine.install(now, &grant, key, port),
-                    (Err(problem), _) => Err(problem),
-                    (_, Err(error)) => Err(error.to_string()),
-                };
+                let outcome = lease.secrets().and_then(|secrets| {
+                    machine.install(now, &lease_from_message(&lease)?, secrets.as_ref(), port)
+                });
                 if outcome.is_ok() && lease.idle_expiry_s > 0 {
                     let idle = u64::from(lease.idle_expiry_s) * SECOND;
                     aggregator.idle_expiry = aggregator.idle_expiry.max(Some(idle));
@@ -252,5 +248,5 @@ impl World {
 
 /// The largest payload of slot protocols that fits into a packet.
 fn row_bytes(mtu: u32) -> u16 {
-    (mtu.saturating_sub(74) / 4 * 4).max(4) as u16
+    (mtu.saturating_sub(HEADERS_MAX) / 4 * 4).max(4) as u16
 }

@@ -97,7 +97,9 @@ impl World {
             }
             (Up::Worker(pb::worker_report::Report::Join(join)), None) => {
                 let (job, rank, known) = (join.job, join.rank, join.known_epoch);
-                let open = |session| Happens::WorkerJoined { session, join };
+                // Another key than that of the job's creation.
+                let key = JobKey::new(Mac::SipHash, [job as u8 ^ 0x80; 16]);
+                let open = |session| Happens::WorkerJoined { session, join, key };
                 let outcome = self.open_session(id, open);
                 self.log(
                     CONTROLLER,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use netsum_control::pb::worker_event::Event as FromController;
 use netsum_control::{ControllerPlan, epoch, pb};
-use netsum_lease::{JobPlan, worker_config};
+use netsum_lease::{JobPlan, worker_config, worker_secrets};
 use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
@@ -16,6 +16,7 @@ use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
 use netsum_proto::{PortId, Time, supports};
 use netsum_topo::{Host, SumOrder};
 use netsum_wire::Rank;
+use netsum_wire::tag::JobKey;
 
 use super::client::{Client, ClientState};
 use super::clock::{MS, Nanos};
@@ -49,8 +50,10 @@ pub(super) struct RankProcess {
     byes: BTreeSet<Place>,
     leaving: bool,
     known_epoch: u32,
-    /// The last plan received from the controller, without its trees.
+    /// The last plan received from the controller, without its trees and keys.
     known_plan: Option<pb::Plan>,
+    /// The rank's own key, from the last such plan.
+    rank_key: Option<JobKey>,
     /// Ranks whose connection has ended.
     unreachable: Vec<u32>,
     /// The last report to the controller: silent trees, unreachable ranks, the plan in use, whether the plan works.
@@ -107,6 +110,7 @@ impl RankProcess {
             leaving: false,
             known_epoch: 0,
             known_plan: None,
+            rank_key: None,
             unreachable: Vec::new(),
             news: (Vec::new(), Vec::new(), 0, false),
             armed: None,
@@ -219,7 +223,7 @@ impl World {
             Ok(()) => Err(format!("the plan is for job {}", plan.plan.job)),
             Err(error) => Err(error.to_string()),
         });
-        let plan = match plan {
+        let mut plan = match plan {
             Ok(plan) => plan,
             Err(problem) => {
                 let what = format!("{}: {problem}", self.processes[place].name);
@@ -233,7 +237,10 @@ impl World {
         let (trees, reason) = (plan.plan.trees.len(), &plan.plan.reason);
         self.log(place, format_args!("receives plan {epoch} with {trees} trees {reason}"));
         self.rank(place).known_epoch = epoch;
-        self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), ..message });
+        let (key, rank_key) = (None, None);
+        self.rank(place).known_plan =
+            Some(pb::Plan { trees: Vec::new(), key, rank_key, ..message });
+        self.rank(place).rank_key = plan.rank_key.take();
         let now = self.local(place);
         self.rank(place).handover.handle_plan(now, ControllerPlan(Arc::new(plan)));
         self.pump_rank(place);
@@ -453,7 +460,8 @@ impl World {
                     worker_config(&plan.0, rank, size).expect("the plan is validated");
                 let switches = switches.into_iter().map(|address| self.port(address)).collect();
                 let first = self.scenario.first_number;
-                self.rank(place).data.begin(now, config, switches, plan.0.key, first);
+                let secrets = worker_secrets(&plan.0, self.rank(place).rank_key.as_ref());
+                self.rank(place).data.begin(now, config, switches, secrets, first);
             }
         }
         for operation in rest {

@@ -1,0 +1,383 @@
+//! Sealed packets of one node: each hop of a tree has a key and a sequence of packet numbers per direction.
+//!
+//! A node accepts each number once and none that is far behind the highest (RFC 4303, section 3.4.3), so a recorded
+//! packet has no effect, whatever happened in between. Keys are of one epoch: packets of others do not open. A child's
+//! key is known to the child and its parent alone, so no other rank or switch can send in the child's name.
+
+use netsum_wire::seal::{self, HopKeys};
+use netsum_wire::tag::JobKey;
+use netsum_wire::{JobId, Protocol, TreeId};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::lease::LeaseKey;
+use crate::{DropReason, PortId, panama};
+
+/// The keys under which the packets of a lease or of a worker's plan carry tags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Secrets {
+    /// One key of the whole job, for protocols with a tag in the header.
+    Job(JobKey),
+    /// The keys of each hop. Of a lease: in the order of [`Lease::neighbours`](crate::Lease::neighbours), children
+    /// before the parent. Of a worker: by tree.
+    Hops(Vec<HopKeys>),
+}
+
+impl From<JobKey> for Secrets {
+    fn from(key: JobKey) -> Secrets {
+        Secrets::Job(key)
+    }
+}
+
+impl Secrets {
+    /// The job's key, if packets carry tags under it.
+    pub fn job_key(&self) -> Option<JobKey> {
+        match self {
+            Secrets::Job(key) => Some(*key),
+            Secrets::Hops(_) => None,
+        }
+    }
+}
+
+/// Packets that may be overtaken by later ones: more than any queue of a path holds.
+const REPLAY_WINDOW: u64 = 4096;
+const WORD: u64 = 64;
+const WORDS: usize = (REPLAY_WINDOW / WORD) as usize;
+
+/// The numbers that were accepted, of the last `REPLAY_WINDOW` (a ring of bits as in RFC 6479).
+#[derive(Clone, Debug)]
+struct ReplayWindow {
+    /// One past the highest accepted number.
+    end: u64,
+    accepted: Box<[u64; WORDS]>,
+}
+
+impl ReplayWindow {
+    fn new() -> ReplayWindow {
+        ReplayWindow { end: 0, accepted: Box::new([0; WORDS]) }
+    }
+
+    /// Accepts a number; false if it was accepted before, or may have been.
+    fn accept(&mut self, number: u64) -> bool {
+        // A word of the ring is cleared when the window reaches it, so the oldest word counts as left behind.
+        if number / WORD + WORDS as u64 <= self.end.saturating_sub(1) / WORD {
+            return false;
+        }
+        if number >= self.end {
+            let reached = self.end.div_ceil(WORD)..=number / WORD;
+            reached.take(WORDS).for_each(|word| self.accepted[word as usize % WORDS] = 0);
+            self.end = number.saturating_add(1);
+        }
+        let word = &mut self.accepted[(number / WORD) as usize % WORDS];
+        let bit = 1 << (number % WORD);
+        let new = *word & bit == 0;
+        *word |= bit;
+        new
+    }
+}
+
+/// One end of a hop.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    send: JobKey,
+    receive: JobKey,
+    next: u64,
+    window: ReplayWindow,
+}
+
+impl Hop {
+    /// The child's end.
+    pub fn to_parent(keys: HopKeys) -> Hop {
+        Hop::new(keys.up, keys.down)
+    }
+
+    /// The parent's end.
+    pub fn to_child(keys: HopKeys) -> Hop {
+        Hop::new(keys.down, keys.up)
+    }
+
+    fn new(send: JobKey, receive: JobKey) -> Hop {
+        Hop { send, receive, next: 0, window: ReplayWindow::new() }
+    }
+
+    /// Seals a packet to be sent. `head`: as for [`seal::seal`].
+    #[inline]
+    pub fn seal(&mut self, head: &mut [u8], payload: &[u8]) {
+        seal::seal(&self.send, self.next, head, payload);
+        self.next += 1;
+    }
+
+    /// Checks a packet that was received over the hop. Errors: `BadTag`, `Replay`.
+    #[inline]
+    pub fn open(&mut self, packet: &[u8]) -> Result<(), DropReason> {
+        let number = seal::open(&self.receive, packet).ok_or(DropReason::BadTag)?;
+        if self.window.accept(number) { Ok(()) } else { Err(DropReason::Replay) }
+    }
+
+    fn has_keys_of(&self, other: &Hop) -> bool {
+        (self.send, self.receive) == (other.send, other.receive)
+    }
+}
+
+/// The tags of a worker's packets in one epoch.
+#[derive(Clone, Debug)]
+pub enum WorkerTags {
+    /// None: the fabric is trusted.
+    None,
+    /// In the header, under the job's key.
+    Job(JobKey),
+    /// Sealed packets, by tree.
+    Hops(Vec<Hop>),
+}
+
+impl WorkerTags {
+    /// Tags of a plan of `protocol` under `secrets`.
+    pub fn new(protocol: Protocol, secrets: Option<Secrets>) -> WorkerTags {
+        match secrets {
+            Some(Secrets::Job(key)) if protocol.has_tags() => WorkerTags::Job(key),
+            Some(Secrets::Hops(keys)) if !protocol.has_tags() => {
+                WorkerTags::Hops(keys.into_iter().map(Hop::to_parent).collect())
+            }
+            _ => WorkerTags::None,
+        }
+    }
+
+    /// Bytes between the header and the payload.
+    #[inline]
+    pub fn extension_len(&self) -> usize {
+        if matches!(self, WorkerTags::Hops(_)) { seal::EXTENSION_LEN } else { 0 }
+    }
+
+    /// Checks a packet from the parent in a tree before the machine handles it. Errors: `BadTag`, `Replay`.
+    #[inline]
+    pub fn open(&mut self, tree: TreeId, packet: &[u8]) -> Result<(), DropReason> {
+        let good = match self {
+            WorkerTags::None => !seal::is_sealed(packet),
+            WorkerTags::Job(key) => key.has_sealed(packet),
+            WorkerTags::Hops(hops) => match hops.get_mut(usize::from(tree.0)) {
+                Some(hop) => return hop.open(packet),
+                None => false,
+            },
+        };
+        if good { Ok(()) } else { Err(DropReason::BadTag) }
+    }
+
+    /// Writes the tag of a packet to the parent in a tree. `head`: the header, [`WorkerTags::extension_len`] bytes, and
+    /// all bytes between these and `payload`.
+    #[inline]
+    pub fn seal(&mut self, tree: TreeId, head: &mut [u8], payload: &[u8]) {
+        match self {
+            WorkerTags::None => {}
+            WorkerTags::Job(key) => key.seal(head, payload),
+            WorkerTags::Hops(hops) => {
+                if let Some(hop) = hops.get_mut(usize::from(tree.0)) {
+                    hop.seal(head, payload);
+                }
+            }
+        }
+    }
+}
+
+/// The hops between a switch and its neighbours in each tree with sealed packets.
+#[derive(Clone, Debug, Default)]
+pub struct Hops(FxHashMap<(JobId, TreeId, PortId), Hop>);
+
+impl Hops {
+    /// Takes the keys of an installed lease into use, in place of those of its job and tree. `neighbours`: in the order
+    /// of the keys; `children`: number of those that are children. Numbers go on if the keys are those in use.
+    pub fn install(
+        &mut self,
+        lease: LeaseKey,
+        neighbours: &[PortId],
+        children: usize,
+        keys: &[HopKeys],
+    ) {
+        let LeaseKey { job, tree, .. } = lease;
+        let mut before: FxHashMap<_, _> =
+            self.0.extract_if(|key, _| (key.0, key.1) == (job, tree)).collect();
+        for (at, (&port, &keys)) in neighbours.iter().zip(keys).enumerate() {
+            let new = if at < children { Hop::to_child(keys) } else { Hop::to_parent(keys) };
+            let old = before.remove(&(job, tree, port)).filter(|old| old.has_keys_of(&new));
+            self.0.insert((job, tree, port), old.unwrap_or(new));
+        }
+    }
+
+    /// The same for a tree that was installed with `secrets`; without keys of hops, its packets are unsealed.
+    pub fn install_tree(&mut self, lease: &panama::Lease, secrets: Option<&Secrets>) {
+        let keys = match secrets {
+            Some(Secrets::Hops(keys)) => keys.as_slice(),
+            _ => &[],
+        };
+        let children = lease.children.iter().map(|child| child.port);
+        let neighbours: Vec<PortId> = children.chain(lease.parent).collect();
+        let key = LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree };
+        self.install(key, &neighbours, lease.children.len(), keys);
+    }
+
+    /// Forgets the keys of all leases but `leases`.
+    pub fn retain_leases(&mut self, leases: impl Iterator<Item = LeaseKey>) {
+        if !self.0.is_empty() {
+            let here: FxHashSet<_> = leases.map(|lease| (lease.job, lease.tree)).collect();
+            self.0.retain(|&(job, tree, _), _| here.contains(&(job, tree)));
+        }
+    }
+
+    /// Checks a packet before any machine handles it: sealed in a tree with keys, unsealed in others. Errors: `BadTag`,
+    /// `Replay`.
+    #[inline]
+    pub fn open(
+        &mut self,
+        job: JobId,
+        tree: TreeId,
+        from: PortId,
+        packet: &[u8],
+    ) -> Result<(), DropReason> {
+        match self.hop(job, tree, from) {
+            Some(hop) => hop.open(packet),
+            None if seal::is_sealed(packet) => Err(DropReason::BadTag),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether no tree has keys.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A whole packet, sealed if packets to that neighbour are.
+    pub fn sealed(&mut self, job: JobId, tree: TreeId, to: PortId, packet: &[u8]) -> Vec<u8> {
+        let Some(hop) = self.hop(job, tree, to) else { return packet.to_vec() };
+        let mut sealed = seal::with_room(packet);
+        hop.seal(&mut sealed, &[]);
+        sealed
+    }
+
+    /// The hop to a neighbour in a tree, if packets there are sealed.
+    #[inline]
+    pub fn hop(&mut self, job: JobId, tree: TreeId, neighbour: PortId) -> Option<&mut Hop> {
+        if self.0.is_empty() { None } else { self.0.get_mut(&(job, tree, neighbour)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use netsum_wire::Epoch;
+    use netsum_wire::panama;
+    use netsum_wire::tag::Mac;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn keys(of: u8) -> HopKeys {
+        HopKeys::new(Mac::SipHash, std::array::from_fn(|i| of ^ i as u8))
+    }
+
+    fn packet(hop: &mut Hop) -> Vec<u8> {
+        let mut head = [0; panama::SEALED_HEADER_LEN];
+        head[0] = panama::VERSION;
+        hop.seal(&mut head, &[]);
+        head.to_vec()
+    }
+
+    fn lease(epoch: u16) -> LeaseKey {
+        LeaseKey { job: JobId(1), epoch: Epoch(epoch), tree: TreeId(2) }
+    }
+
+    const CHILD: PortId = PortId(5);
+    const PARENT: PortId = PortId(6);
+
+    fn switch(of: u8) -> Hops {
+        let mut hops = Hops::default();
+        hops.install(lease(1), &[CHILD, PARENT], 1, &[keys(of), keys(of + 1)]);
+        hops
+    }
+
+    impl Hops {
+        fn take(&mut self, from: PortId, packet: &[u8]) -> Result<(), DropReason> {
+            self.open(JobId(1), TreeId(2), from, packet)
+        }
+    }
+
+    #[test]
+    fn a_packet_is_accepted_once_and_from_its_sender() {
+        let mut hops = switch(0);
+        let mut child = Hop::to_parent(keys(0));
+        let first = packet(&mut child);
+        assert_eq!(hops.take(PARENT, &first), Err(DropReason::BadTag), "another sender");
+        assert_eq!(hops.take(CHILD, &first), Ok(()));
+        assert_eq!(hops.take(CHILD, &first), Err(DropReason::Replay));
+        let down = packet(hops.hop(JobId(1), TreeId(2), CHILD).unwrap());
+        assert_eq!(hops.take(CHILD, &down), Err(DropReason::BadTag), "reflected");
+        assert_eq!(child.open(&down), Ok(()));
+        assert_eq!(child.open(&down), Err(DropReason::Replay));
+        assert_eq!(child.open(&first), Err(DropReason::BadTag), "reflected");
+        let mut parent = Hop::to_child(keys(1));
+        assert_eq!(hops.take(PARENT, &packet(&mut parent)), Ok(()));
+    }
+
+    #[test]
+    fn only_sealed_packets_are_accepted_where_there_are_keys() {
+        let mut hops = switch(0);
+        let mut sealed = packet(&mut Hop::to_parent(keys(0)));
+        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &sealed), Err(DropReason::BadTag));
+        sealed[0] = panama::VERSION;
+        assert_eq!(hops.take(CHILD, &sealed), Err(DropReason::BadTag));
+        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &sealed), Ok(()), "of no key");
+    }
+
+    #[test]
+    fn keys_are_replaced_with_the_lease_and_numbers_go_on_with_the_keys() {
+        let mut hops = switch(0);
+        let mut child = Hop::to_parent(keys(0));
+        let first = packet(&mut child);
+        assert_eq!(hops.take(CHILD, &first), Ok(()));
+        hops.install(lease(1), &[CHILD, PARENT], 1, &[keys(0), keys(1)]);
+        assert_eq!(hops.take(CHILD, &first), Err(DropReason::Replay), "the same lease again");
+        hops.install(lease(2), &[CHILD], 1, &[keys(9)]);
+        assert_eq!(hops.take(CHILD, &packet(&mut child)), Err(DropReason::BadTag));
+        assert_eq!(hops.take(CHILD, &packet(&mut Hop::to_parent(keys(9)))), Ok(()));
+        assert!(hops.hop(JobId(1), TreeId(2), PARENT).is_none(), "a neighbour no more");
+        hops.retain_leases([LeaseKey { tree: TreeId(3), ..lease(2) }].into_iter());
+        assert!(hops.hop(JobId(1), TreeId(2), CHILD).is_none());
+    }
+
+    proptest! {
+        /// The oracle remembers every number.
+        #[test]
+        fn no_number_is_accepted_twice(
+            steps in prop::collection::vec((0u64..6000, any::<bool>()), 1..400),
+            start in prop::sample::select(vec![0, 63, 64, 1 << 32, u64::MAX - 100_000]),
+        ) {
+            let mut window = ReplayWindow::new();
+            let (mut accepted, mut highest) = (BTreeSet::new(), start);
+            prop_assert!(window.accept(start));
+            accepted.insert(start);
+            for (distance, ahead) in steps {
+                let number = match ahead {
+                    true => highest.saturating_add(distance / 40),
+                    false => highest.saturating_sub(distance),
+                };
+                let new = window.accept(number);
+                prop_assert!(!(new && accepted.contains(&number)), "{} again", number);
+                let recent = highest.saturating_sub(number) < REPLAY_WINDOW - WORD;
+                prop_assert!(new || accepted.contains(&number) || !recent, "{} refused", number);
+                if new {
+                    accepted.insert(number);
+                    highest = highest.max(number);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_jump_ahead_forgets_what_was_accepted() {
+        let mut window = ReplayWindow::new();
+        for number in [0, 1 << 40, (1 << 40) + 1] {
+            assert!(window.accept(number) && !window.accept(number));
+        }
+        assert!(!window.accept(1) && !window.accept((1 << 40) - REPLAY_WINDOW));
+        assert!(window.accept((1 << 40) - REPLAY_WINDOW + WORD + 1));
+        assert!(window.accept(u64::MAX - 1), "a forger without the key cannot do this");
+    }
+}

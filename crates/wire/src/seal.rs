@@ -1,0 +1,256 @@
+//! Sealed packets: version 2 of a protocol's packets, with a packet number and a tag between header and payload.
+//!
+//! The header is that of version 1, but for its first byte. A key is of one hop and direction, and no number occurs
+//! twice under a key, as in ESP (RFC 4303, sections 2.2 and 3.4.3): a recorded packet is never accepted again.
+
+use std::borrow::Cow;
+use std::hash::Hasher;
+
+use aegis::aegis128l::Aegis128LMac;
+use siphasher::sip::SipHasher24;
+
+use crate::tag::{JobKey, Mac};
+use crate::{DecodeError, Protocol};
+
+/// Bytes between header and payload: the packet number and the tag, eight bytes each.
+pub const EXTENSION_LEN: usize = 16;
+/// Second digit of the first byte of a sealed packet.
+const SEALED: u8 = 2;
+/// The same of an unsealed one.
+const UNSEALED: u8 = 1;
+/// Header and number are authenticated in a block of this many bytes, padded with zeros, so that the payload begins at
+/// a block of the MAC.
+const HEAD: usize = 64;
+
+/// The keys of one hop between a node of a tree and one of its children, by direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HopKeys {
+    /// Child to parent.
+    pub up: JobKey,
+    /// Parent to child.
+    pub down: JobKey,
+}
+
+impl HopKeys {
+    /// Bytes of [`HopKeys::to_bytes`].
+    pub const LEN: usize = 33;
+
+    /// Keys for a MAC; `secret` holds both directions' and must not be guessable.
+    pub fn new(mac: Mac, secret: [u8; 32]) -> HopKeys {
+        let (up, down) = secret.split_first_chunk().expect("16 of 32 bytes");
+        let down = *down.first_chunk().expect("16 of 16 bytes");
+        HopKeys { up: JobKey::new(mac, *up), down: JobKey::new(mac, down) }
+    }
+
+    /// The keys as bytes for [`HopKeys::from_bytes`]: the code of their MAC, then 32 secret ones.
+    pub fn to_bytes(self) -> [u8; HopKeys::LEN] {
+        let mut bytes = [0; HopKeys::LEN];
+        bytes[..17].copy_from_slice(&self.up.to_bytes());
+        bytes[17..].copy_from_slice(self.down.secret());
+        bytes
+    }
+
+    /// Keys from bytes. `None`: another length, or an unknown MAC.
+    pub fn from_bytes(bytes: &[u8]) -> Option<HopKeys> {
+        let (up, down) = bytes.split_first_chunk::<17>()?;
+        let up = JobKey::from_bytes(up)?;
+        Some(HopKeys { up, down: JobKey::new(up.mac(), down.try_into().ok()?) })
+    }
+}
+
+/// The first byte of a protocol's sealed packets, from that of the unsealed ones.
+pub(crate) const fn sealed_version(version: u8) -> u8 {
+    version & 0xf0 | SEALED
+}
+
+/// Whether a packet is sealed, by its first byte.
+#[inline]
+pub fn is_sealed(packet: &[u8]) -> bool {
+    packet.first().is_some_and(|version| version & 0x0f == SEALED)
+}
+
+/// What follows the header: the payload, without the extension of a sealed packet. `version`: that of unsealed packets.
+#[inline]
+pub(crate) fn payload(version: u8, first: u8, rest: &[u8]) -> Result<&[u8], DecodeError> {
+    if first == version {
+        Ok(rest)
+    } else if first == sealed_version(version) {
+        rest.get(EXTENSION_LEN..).ok_or(DecodeError::TruncatedHeader)
+    } else {
+        Err(DecodeError::UnknownVersion)
+    }
+}
+
+/// Makes a sealed packet of an unsealed one. `head`: the header, [`EXTENSION_LEN`] bytes, and all bytes between these
+/// and `payload`; `number`: never used before under `key`. Panics if `head` is shorter.
+#[inline]
+pub fn seal(key: &JobKey, number: u64, head: &mut [u8], payload: &[u8]) {
+    head[0] = sealed_version(head[0]);
+    let at = header_len(head[0]).expect("a header of a protocol with sealed packets");
+    head[at..at + 8].copy_from_slice(&number.to_be_bytes());
+    let (authenticated, rest) = head.split_at(at + EXTENSION_LEN);
+    let tag = tag(key, &authenticated[..at + 8], [rest, payload]);
+    head[at + 8..at + EXTENSION_LEN].copy_from_slice(&tag.to_be_bytes());
+}
+
+/// An unsealed packet with room for the extension. Panics if it is shorter than its header.
+pub fn with_room(packet: &[u8]) -> Vec<u8> {
+    let at = header_len(sealed_version(packet[0])).expect("a protocol with sealed packets");
+    [&packet[..at], &[0; EXTENSION_LEN], &packet[at..]].concat()
+}
+
+/// A packet without the extension, as an unsealed one.
+pub fn unsealed(packet: &[u8]) -> Cow<'_, [u8]> {
+    let at = packet.first().and_then(|&version| header_len(version));
+    match at.and_then(|at| Some((packet.get(..at)?, packet.get(at + EXTENSION_LEN..)?))) {
+        Some((header, payload)) => {
+            let mut packet = [header, payload].concat();
+            packet[0] = packet[0] & 0xf0 | UNSEALED;
+            Cow::Owned(packet)
+        }
+        None => Cow::Borrowed(packet),
+    }
+}
+
+/// The number of a sealed packet; `None`: it is not sealed, or not under `key`.
+#[inline]
+pub fn open(key: &JobKey, packet: &[u8]) -> Option<u64> {
+    let at = header_len(*packet.first()?)?;
+    let (head, payload) = packet.split_at_checked(at + EXTENSION_LEN)?;
+    let number = u64::from_be_bytes(*head[at..].first_chunk()?);
+    // The result is known only after all of the tag was compared.
+    let tag = tag(key, &head[..at + 8], [payload, &[]]).to_be_bytes();
+    (head[at + 8..] == tag).then_some(number)
+}
+
+/// Bytes of the header of a sealed packet with this first byte.
+fn header_len(version: u8) -> Option<usize> {
+    let protocol = Protocol::of_version(version).filter(|_| is_sealed(&[version]))?;
+    Some(protocol.layout().header_len)
+}
+
+fn tag(key: &JobKey, head: &[u8], rest: [&[u8]; 2]) -> u64 {
+    let mut first = [0; HEAD];
+    first[..head.len()].copy_from_slice(head);
+    let parts = [&first[..], rest[0], rest[1]].into_iter().filter(|part| !part.is_empty());
+    match key.mac() {
+        Mac::SipHash => {
+            let mut hasher = SipHasher24::new_with_key(key.secret());
+            parts.for_each(|part| hasher.write(part));
+            hasher.finish()
+        }
+        Mac::Aegis => {
+            let mut mac = Aegis128LMac::<16>::new(key.secret());
+            parts.for_each(|part| mac.update(part));
+            let tag = mac.finalize();
+            u64::from_be_bytes(*tag.first_chunk().expect("the tag has 16 bytes"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::panama;
+
+    const KEYS: [JobKey; 2] =
+        [JobKey::new(Mac::SipHash, [3; 16]), JobKey::new(Mac::Aegis, [3; 16])];
+
+    fn sealed(key: &JobKey, number: u64, payload: &[u8]) -> Vec<u8> {
+        let mut packet: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
+        packet[0] = panama::VERSION;
+        seal(key, number, &mut packet, payload);
+        packet.extend(payload);
+        packet
+    }
+
+    #[test]
+    fn the_extension_is_the_number_and_the_tag() {
+        for key in KEYS {
+            let packet = sealed(&key, 0x0102_0304_0506_0708, b"payload");
+            assert_eq!(packet[..2], [0x12, 1]);
+            assert_eq!(packet[38..46], [1, 2, 3, 4, 5, 6, 7, 8]);
+            let mut message = packet[..46].to_vec();
+            message.resize(64, 0);
+            message.extend(b"payload");
+            let tag = match key.mac() {
+                Mac::SipHash => SipHasher24::new_with_key(&[3; 16]).hash(&message).to_be_bytes(),
+                Mac::Aegis => {
+                    let mut mac = Aegis128LMac::<16>::new(&[3; 16]);
+                    mac.update(&message);
+                    *mac.finalize().first_chunk().unwrap()
+                }
+            };
+            assert_eq!(packet[46..54], tag);
+        }
+    }
+
+    #[test]
+    fn every_bit_counts() {
+        for key in KEYS {
+            let packet = sealed(&key, 77, &[9; 20]);
+            assert_eq!(open(&key, &packet), Some(77));
+            for bit in 0..packet.len() * 8 {
+                let mut other = packet.clone();
+                other[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(open(&key, &other), None, "bit {bit}");
+            }
+            for len in 0..packet.len() {
+                assert_eq!(open(&key, &packet[..len]), None, "{len} bytes");
+            }
+            assert_eq!(open(&key, &[&packet[..], &[0]].concat()), None);
+            let stranger = JobKey::new(key.mac(), [4; 16]);
+            assert_eq!(open(&stranger, &packet), None);
+        }
+        let packet = sealed(&KEYS[0], 77, &[9; 20]);
+        assert_eq!(open(&KEYS[1], &packet), None, "another MAC");
+    }
+
+    #[test]
+    fn a_payload_may_be_in_two_parts() {
+        for key in KEYS {
+            let whole = sealed(&key, 5, &[1, 2, 3, 4]);
+            let mut head: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
+            head[0] = panama::VERSION;
+            head.extend([1, 2]);
+            seal(&key, 5, &mut head, &[3, 4]);
+            assert_eq!([&head[..], &[3, 4]].concat(), whole);
+        }
+    }
+
+    #[test]
+    fn the_extension_can_be_removed() {
+        let mut plain = vec![7; 50];
+        plain[0] = panama::VERSION;
+        let mut packet = with_room(&plain);
+        seal(&KEYS[0], 1, &mut packet, &[]);
+        assert_eq!((packet.len(), unsealed(&packet)), (66, Cow::Borrowed(&plain[..])));
+        assert_eq!(unsealed(&plain), plain);
+        assert_eq!(unsealed(&packet[..53]), &packet[..53]);
+        assert!(unsealed(&[]).is_empty());
+    }
+
+    #[test]
+    fn unsealed_packets_do_not_open() {
+        let mut packet = [0; 60];
+        for version in (0..=u8::MAX).filter(|&version| !is_sealed(&[version])) {
+            packet[0] = version;
+            assert_eq!(open(&KEYS[0], &packet), None);
+        }
+        assert!(!is_sealed(&[]));
+    }
+
+    #[test]
+    fn keys_come_back_from_bytes() {
+        let secret = std::array::from_fn(|i| i as u8);
+        for mac in [Mac::SipHash, Mac::Aegis] {
+            let keys = HopKeys::new(mac, secret);
+            assert_eq!((keys.up.secret()[0], keys.down.secret()[0]), (0, 16));
+            assert_eq!(HopKeys::from_bytes(&keys.to_bytes()), Some(keys));
+        }
+        let bytes = HopKeys::new(Mac::Aegis, secret).to_bytes();
+        assert_eq!(HopKeys::from_bytes(&bytes[..32]), None);
+        assert_eq!(HopKeys::from_bytes(&[&[7], &bytes[1..]].concat()), None, "an unknown MAC");
+        assert_eq!(HopKeys::from_bytes(&[]), None);
+    }
+}
