@@ -4,7 +4,7 @@
 //! packet has no effect, whatever happened in between. Keys are of one epoch: packets of others do not open. A child's
 //! key is known to the child and its parent alone, so no other rank or switch can send in the child's name.
 
-use netsum_wire::seal::{self, HopKeys};
+use netsum_wire::seal::{self, HopKeys, SealKey};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, Protocol, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -78,8 +78,10 @@ impl ReplayWindow {
 /// One end of a hop.
 #[derive(Clone, Debug)]
 pub struct Hop {
-    send: JobKey,
-    receive: JobKey,
+    /// Of the packets sent, and of those received.
+    keys: [JobKey; 2],
+    send: SealKey,
+    receive: SealKey,
     next: u64,
     window: ReplayWindow,
 }
@@ -96,25 +98,27 @@ impl Hop {
     }
 
     fn new(send: JobKey, receive: JobKey) -> Hop {
-        Hop { send, receive, next: 0, window: ReplayWindow::new() }
+        Hop {
+            keys: [send, receive],
+            send: SealKey::new(&send),
+            receive: SealKey::new(&receive),
+            next: 0,
+            window: ReplayWindow::new(),
+        }
     }
 
-    /// Seals a packet to be sent. `head`: as for [`seal::seal`].
+    /// Seals a packet to be sent. `head`: as for [`SealKey::seal`].
     #[inline]
     pub fn seal(&mut self, head: &mut [u8], payload: &[u8]) {
-        seal::seal(&self.send, self.next, head, payload);
+        self.send.seal(self.next, head, payload);
         self.next += 1;
     }
 
     /// Checks a packet that was received over the hop. Errors: `BadTag`, `Replay`.
     #[inline]
     pub fn open(&mut self, packet: &[u8]) -> Result<(), DropReason> {
-        let number = seal::open(&self.receive, packet).ok_or(DropReason::BadTag)?;
+        let number = self.receive.open(packet).ok_or(DropReason::BadTag)?;
         if self.window.accept(number) { Ok(()) } else { Err(DropReason::Replay) }
-    }
-
-    fn has_keys_of(&self, other: &Hop) -> bool {
-        (self.send, self.receive) == (other.send, other.receive)
     }
 }
 
@@ -196,7 +200,7 @@ impl Hops {
             self.0.extract_if(|key, _| (key.0, key.1) == (job, tree)).collect();
         for (at, (&port, &keys)) in neighbours.iter().zip(keys).enumerate() {
             let new = if at < children { Hop::to_child(keys) } else { Hop::to_parent(keys) };
-            let old = before.remove(&(job, tree, port)).filter(|old| old.has_keys_of(&new));
+            let old = before.remove(&(job, tree, port)).filter(|old| old.keys == new.keys);
             self.0.insert((job, tree, port), old.unwrap_or(new));
         }
     }

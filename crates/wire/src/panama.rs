@@ -104,7 +104,7 @@ const KIND_BITS: u8 = 0x0f;
 
 impl Header {
     /// Splits a packet, sealed or not, into header and payload, and validates it: packets may come from attackers. It
-    /// leaves the tag of a sealed packet to [`seal::open`].
+    /// leaves the tag of a sealed packet to [`seal::SealKey::open`].
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
         let Some((h, rest)) = packet.split_first_chunk::<HEADER_LEN>() else {

@@ -81,16 +81,75 @@ pub(crate) fn payload(version: u8, first: u8, rest: &[u8]) -> Result<&[u8], Deco
     }
 }
 
-/// Makes a sealed packet of an unsealed one. `head`: the header, [`EXTENSION_LEN`] bytes, and all bytes between these
-/// and `payload`; `number`: never used before under `key`. Panics if `head` is shorter.
-#[inline]
-pub fn seal(key: &JobKey, number: u64, head: &mut [u8], payload: &[u8]) {
-    head[0] = sealed_version(head[0]);
-    let at = header_len(head[0]).expect("a header of a protocol with sealed packets");
-    head[at..at + 8].copy_from_slice(&number.to_be_bytes());
-    let (authenticated, rest) = head.split_at(at + EXTENSION_LEN);
-    let tag = tag(key, &authenticated[..at + 8], [rest, payload]);
-    head[at + 8..at + EXTENSION_LEN].copy_from_slice(&tag.to_be_bytes());
+/// A key of one hop and direction, ready for packets.
+#[derive(Clone)]
+pub struct SealKey(State);
+
+/// The state of a MAC after its key. It is made once per key, not once per packet.
+#[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "all keys of a process have the same MAC")]
+enum State {
+    SipHash(SipHasher24),
+    Aegis(Aegis128LMac<16>),
+}
+
+impl SealKey {
+    /// Prepares a key.
+    pub fn new(key: &JobKey) -> SealKey {
+        SealKey(match key.mac() {
+            Mac::SipHash => State::SipHash(SipHasher24::new_with_key(key.secret())),
+            Mac::Aegis => State::Aegis(Aegis128LMac::new(key.secret())),
+        })
+    }
+
+    /// Makes a sealed packet of an unsealed one. `head`: the header, [`EXTENSION_LEN`] bytes, and all bytes between
+    /// these and `payload`; `number`: never used before under this key. Panics if `head` is shorter.
+    #[inline]
+    pub fn seal(&self, number: u64, head: &mut [u8], payload: &[u8]) {
+        head[0] = sealed_version(head[0]);
+        let at = header_len(head[0]).expect("a header of a protocol with sealed packets");
+        head[at..at + 8].copy_from_slice(&number.to_be_bytes());
+        let (authenticated, rest) = head.split_at(at + EXTENSION_LEN);
+        let tag = self.tag(&authenticated[..at + 8], [rest, payload]);
+        head[at + 8..at + EXTENSION_LEN].copy_from_slice(&tag.to_be_bytes());
+    }
+
+    /// The number of a sealed packet; `None`: it is not sealed, or not under this key.
+    #[inline]
+    pub fn open(&self, packet: &[u8]) -> Option<u64> {
+        let at = header_len(*packet.first()?)?;
+        let (head, payload) = packet.split_at_checked(at + EXTENSION_LEN)?;
+        let number = u64::from_be_bytes(*head[at..].first_chunk()?);
+        // The result is known only after all of the tag was compared.
+        let tag = self.tag(&head[..at + 8], [payload, &[]]).to_be_bytes();
+        (head[at + 8..] == tag).then_some(number)
+    }
+
+    fn tag(&self, head: &[u8], rest: [&[u8]; 2]) -> u64 {
+        let mut first = [0; HEAD];
+        first[..head.len()].copy_from_slice(head);
+        let parts = [&first[..], rest[0], rest[1]].into_iter().filter(|part| !part.is_empty());
+        match &self.0 {
+            State::SipHash(keyed) => {
+                let mut hasher = *keyed;
+                parts.for_each(|part| hasher.write(part));
+                hasher.finish()
+            }
+            State::Aegis(keyed) => {
+                let mut mac = keyed.clone();
+                parts.for_each(|part| mac.update(part));
+                let tag = mac.finalize();
+                u64::from_be_bytes(*tag.first_chunk().expect("the tag has 16 bytes"))
+            }
+        }
+    }
+}
+
+/// Omits the key, so that it does not appear in logs.
+impl std::fmt::Debug for SealKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SealKey(..)")
+    }
 }
 
 /// An unsealed packet with room for the extension. Panics if it is shorter than its header.
@@ -112,40 +171,10 @@ pub fn unsealed(packet: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The number of a sealed packet; `None`: it is not sealed, or not under `key`.
-#[inline]
-pub fn open(key: &JobKey, packet: &[u8]) -> Option<u64> {
-    let at = header_len(*packet.first()?)?;
-    let (head, payload) = packet.split_at_checked(at + EXTENSION_LEN)?;
-    let number = u64::from_be_bytes(*head[at..].first_chunk()?);
-    // The result is known only after all of the tag was compared.
-    let tag = tag(key, &head[..at + 8], [payload, &[]]).to_be_bytes();
-    (head[at + 8..] == tag).then_some(number)
-}
-
 /// Bytes of the header of a sealed packet with this first byte.
 fn header_len(version: u8) -> Option<usize> {
     let protocol = Protocol::of_version(version).filter(|_| is_sealed(&[version]))?;
     Some(protocol.layout().header_len)
-}
-
-fn tag(key: &JobKey, head: &[u8], rest: [&[u8]; 2]) -> u64 {
-    let mut first = [0; HEAD];
-    first[..head.len()].copy_from_slice(head);
-    let parts = [&first[..], rest[0], rest[1]].into_iter().filter(|part| !part.is_empty());
-    match key.mac() {
-        Mac::SipHash => {
-            let mut hasher = SipHasher24::new_with_key(key.secret());
-            parts.for_each(|part| hasher.write(part));
-            hasher.finish()
-        }
-        Mac::Aegis => {
-            let mut mac = Aegis128LMac::<16>::new(key.secret());
-            parts.for_each(|part| mac.update(part));
-            let tag = mac.finalize();
-            u64::from_be_bytes(*tag.first_chunk().expect("the tag has 16 bytes"))
-        }
-    }
 }
 
 #[cfg(test)]
@@ -156,10 +185,14 @@ mod tests {
     const KEYS: [JobKey; 2] =
         [JobKey::new(Mac::SipHash, [3; 16]), JobKey::new(Mac::Aegis, [3; 16])];
 
+    fn open(key: &JobKey, packet: &[u8]) -> Option<u64> {
+        SealKey::new(key).open(packet)
+    }
+
     fn sealed(key: &JobKey, number: u64, payload: &[u8]) -> Vec<u8> {
         let mut packet: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
         packet[0] = panama::VERSION;
-        seal(key, number, &mut packet, payload);
+        SealKey::new(key).seal(number, &mut packet, payload);
         packet.extend(payload);
         packet
     }
@@ -213,7 +246,7 @@ mod tests {
             let mut head: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
             head[0] = panama::VERSION;
             head.extend([1, 2]);
-            seal(&key, 5, &mut head, &[3, 4]);
+            SealKey::new(&key).seal(5, &mut head, &[3, 4]);
             assert_eq!([&head[..], &[3, 4]].concat(), whole);
         }
     }
@@ -223,7 +256,7 @@ mod tests {
         let mut plain = vec![7; 50];
         plain[0] = panama::VERSION;
         let mut packet = with_room(&plain);
-        seal(&KEYS[0], 1, &mut packet, &[]);
+        SealKey::new(&KEYS[0]).seal(1, &mut packet, &[]);
         assert_eq!((packet.len(), unsealed(&packet)), (66, Cow::Borrowed(&plain[..])));
         assert_eq!(unsealed(&plain), plain);
         assert_eq!(unsealed(&packet[..53]), &packet[..53]);

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use netsum_net::CpuTime;
 use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
+use netsum_proto::Secrets;
 use netsum_wire::panama::HEADER_LEN;
 
 use crate::Middle;
@@ -59,7 +60,7 @@ impl Middle for Forwarder {
         self.address
     }
 
-    fn connect(&self, workers: &[SocketAddr], _window: u16) {
+    fn connect(&self, workers: &[SocketAddr], _window: u16, _secrets: Option<Secrets>) {
         *self.shared.workers.lock().expect("no panic") = workers.to_vec();
         self.shared.wake.ring();
         self.cpu();

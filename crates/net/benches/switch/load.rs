@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
+use netsum_proto::Hop;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, SEALED_HEADER_LEN};
+use netsum_wire::seal::HopKeys;
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
 
 pub const WORKERS: usize = 4;
@@ -45,7 +47,9 @@ struct Worker {
     socket: Socket,
     outbound: SendBatch<u32>,
     payloads: Vec<Vec<u8>>,
-    headers: Vec<[u8; HEADER_LEN]>,
+    headers: Vec<[u8; SEALED_HEADER_LEN]>,
+    /// Seals packets, if the switch wants that. Results are taken without a check of their tags.
+    hop: Option<Hop>,
     received: Vec<bool>,
     /// Lowest vid without a result, and next vid to send.
     base: u32,
@@ -54,10 +58,15 @@ struct Worker {
 }
 
 impl Load {
-    pub fn new(near: IpAddr, middle: SocketAddr, window: u16) -> Load {
+    /// `keys`: of each worker's hop, if packets are to be sealed.
+    pub fn new(near: IpAddr, middle: SocketAddr, window: u16, keys: Option<&[HopKeys]>) -> Load {
         let window = u32::from(window);
-        let workers: Vec<Worker> =
-            (0..WORKERS).map(|rank| Worker::new(rank, near, middle, window)).collect();
+        let workers: Vec<Worker> = (0..WORKERS)
+            .map(|rank| {
+                let hop = keys.map(|keys| Hop::to_parent(keys[rank]));
+                Worker::new(rank, near, middle, window, hop)
+            })
+            .collect();
         let sum = |i: usize| {
             let payloads = workers.iter().map(|w| w.payloads[i].as_slice());
             let inputs: Vec<_> =
@@ -101,7 +110,7 @@ impl Load {
 }
 
 impl Worker {
-    fn new(rank: usize, near: IpAddr, middle: SocketAddr, window: u32) -> Worker {
+    fn new(rank: usize, near: IpAddr, middle: SocketAddr, window: u32, hop: Option<Hop>) -> Worker {
         let options = SocketOptions::default();
         let socket = Socket::bind(SocketAddr::new(near, 0), &options).expect("a free port");
         let mut outbound = SendBatch::new();
@@ -115,7 +124,8 @@ impl Worker {
             socket,
             outbound,
             payloads: (0..PAYLOADS).map(payload).collect(),
-            headers: vec![[0; HEADER_LEN]; ring],
+            headers: vec![[0; SEALED_HEADER_LEN]; ring],
+            hop,
             received: vec![false; ring],
             base: 0,
             next: 0,
@@ -126,9 +136,7 @@ impl Worker {
     fn send(&mut self, window: u32) {
         let end = (self.base + window).min(self.next + TRAIN);
         while self.next < end {
-            let place = self.place(self.next);
-            header(self.next, false).encode(&mut self.headers[place]);
-            self.outbound.push(0, self.next);
+            self.push(self.next, false);
             self.next += 1;
         }
         self.flush();
@@ -139,19 +147,28 @@ impl Worker {
         let missing = (self.base..self.next).filter(|vid| !self.received[self.place(*vid)]);
         let missing: Vec<u32> = missing.collect();
         for &vid in &missing {
-            let place = self.place(vid);
-            header(vid, true).encode(&mut self.headers[place]);
-            self.outbound.push(0, vid);
+            self.push(vid, true);
         }
         self.flush();
         missing.len() as u64
     }
 
+    fn push(&mut self, vid: u32, resent: bool) {
+        let place = self.place(vid);
+        let head = &mut self.headers[place];
+        header(vid, resent).encode(head.first_chunk_mut().expect("it is longer"));
+        if let Some(hop) = &mut self.hop {
+            hop.seal(head, &self.payloads[vid as usize % PAYLOADS]);
+        }
+        self.outbound.push(0, vid);
+    }
+
     fn flush(&mut self) {
         let (headers, payloads) = (&self.headers, &self.payloads);
         let mask = headers.len() - 1;
+        let len = if self.hop.is_some() { SEALED_HEADER_LEN } else { HEADER_LEN };
         self.outbound.flush(&self.socket, |&vid| {
-            [&headers[vid as usize & mask], &payloads[vid as usize % PAYLOADS]]
+            [&headers[vid as usize & mask][..len], &payloads[vid as usize % PAYLOADS]]
         });
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Four workers (one thread, core 0) stream float32 fragments through the switch (core 1) and receive every sum. The
 //! forwarder in its place adds nothing: once a fragment's four packets have arrived, it sends the last one to all four.
-//! Rounds alternate, so that both run under the same conditions.
+//! Rounds alternate, so that all run under the same conditions. The switch runs with sealed packets, too.
 //!
 //! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W] [--path
 //! loopback|veth] [--out FILE]`; without `--path` both, and the second result is written to `FILE` with `-veth` in its
@@ -24,8 +24,11 @@ use std::time::Duration;
 use netsum_net::CpuTime;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
+use netsum_proto::Secrets;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Child, Lease};
+use netsum_wire::seal::HopKeys;
+use netsum_wire::tag::Mac;
 use netsum_wire::{Epoch, TreeId};
 
 use load::{ELEMENTS, FRAGMENT_BYTES, JOB, Load, WORKERS};
@@ -87,23 +90,21 @@ fn stem(file: &std::path::Path) -> std::borrow::Cow<'_, str> {
 fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
     let network = (path == Path::Veth).then(veth::Veth::new);
     let (near, far) = network.as_ref().map_or([LOCALHOST; 2], |v| v.addresses()).into();
-    let mut ours = Vec::new();
-    let mut bare = Vec::new();
+    let sides = [Side::Switch, Side::Sealed, Side::Forwarder];
+    let mut rounds = sides.map(|_| Vec::new());
     for round in 0..arguments.rounds {
         // The order of sides alternates, too.
-        for side in [round % 2, (round + 1) % 2] {
+        for turn in 0..sides.len() {
+            let at = (round + turn) % sides.len();
             let place = Endpoints { near, far, network: network.as_ref() };
-            if side == 0 {
-                ours.push(round_of(arguments, &place, Side::Switch));
-                eprintln!("switch    {}", ours.last().expect("just pushed"));
-            } else {
-                bare.push(round_of(arguments, &place, Side::Forwarder));
-                eprintln!("forwarder {}", bare.last().expect("just pushed"));
-            }
+            let measured = round_of(arguments, &place, sides[at]);
+            eprintln!("{:9} {measured}", format!("{:?}", sides[at]).to_lowercase());
+            rounds[at].push(measured);
         }
     }
     let path = if path == Path::Veth { "veth" } else { "loopback" };
-    let report = report::Report::new(path, arguments.window, &ours, &bare);
+    let [ours, sealed, bare] = &rounds;
+    let report = report::Report::new(path, arguments.window, ours, sealed, bare);
     println!("{report}");
     if let Some(file) = out {
         report.write(&file);
@@ -129,16 +130,19 @@ impl Endpoints<'_> {
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Side {
+    /// The switch of a trusted job.
     Switch,
+    /// The same with sealed packets.
+    Sealed,
     Forwarder,
 }
 
 /// The process in the middle: its address, and its processor time.
 trait Middle {
     fn address(&self) -> SocketAddr;
-    fn connect(&self, workers: &[SocketAddr], window: u16);
+    fn connect(&self, workers: &[SocketAddr], window: u16, secrets: Option<Secrets>);
     fn cpu(&self) -> CpuTime;
 }
 
@@ -147,7 +151,7 @@ impl Middle for SwitchDriver {
         self.local_addr()
     }
 
-    fn connect(&self, workers: &[SocketAddr], window: u16) {
+    fn connect(&self, workers: &[SocketAddr], window: u16, secrets: Option<Secrets>) {
         let child = |(i, &address): (usize, &SocketAddr)| Child {
             port: address,
             ranks: 1 << i,
@@ -163,7 +167,7 @@ impl Middle for SwitchDriver {
             fragment_bytes: FRAGMENT_BYTES as u16,
             release_permille: 1000,
         };
-        self.install(lease).expect("the lease fits");
+        self.install_with(lease, secrets).expect("the lease fits");
     }
 
     fn cpu(&self) -> CpuTime {
@@ -178,16 +182,18 @@ fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
             place.enter(CORES[1], true);
             let bind = SocketAddr::new(place.far, 0);
             match side {
-                Side::Switch => Box::new(switch(bind)),
+                Side::Switch | Side::Sealed => Box::new(switch(bind)),
                 Side::Forwarder => Box::new(forwarder::Forwarder::start(bind)),
             }
         });
         let middle = middle.join().expect("the middle starts");
         let worker = scope.spawn(move || {
             place.enter(CORES[0], false);
-            let mut load = Load::new(place.near, middle.address(), arguments.window);
-            middle.connect(&load.addresses(), arguments.window);
-            let adds = matches!(side, Side::Switch);
+            let keys = (side == Side::Sealed).then(hop_keys);
+            let mut load =
+                Load::new(place.near, middle.address(), arguments.window, keys.as_deref());
+            middle.connect(&load.addresses(), arguments.window, keys.map(Secrets::Hops));
+            let adds = side != Side::Forwarder;
             load.run(Duration::from_millis(200), adds);
             let (before, own_before) = (middle.cpu(), CpuTime::of_this_thread());
             let counted = load.run(Duration::from_secs_f64(arguments.seconds), adds);
@@ -195,6 +201,11 @@ fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
         });
         worker.join().expect("the workers finish")
     })
+}
+
+/// Keys of all workers' hops, for the MAC that a controller chooses for this processor.
+fn hop_keys() -> Vec<HopKeys> {
+    (0..WORKERS).map(|worker| HopKeys::new(Mac::fastest(), [worker as u8; 32])).collect()
 }
 
 fn switch(bind: SocketAddr) -> SwitchDriver {

@@ -83,15 +83,21 @@ pub struct Report {
 }
 
 impl Report {
-    pub fn new(path: &'static str, window: u16, ours: &[Round], bare: &[Round]) -> Report {
+    pub fn new(
+        path: &'static str,
+        window: u16,
+        ours: &[Round],
+        sealed: &[Round],
+        bare: &[Round],
+    ) -> Report {
         let of = |rounds: &[Round], value: fn(&Round) -> f64| {
             let mut all: Vec<f64> = rounds.iter().map(value).collect();
             all.sort_by(f64::total_cmp);
             json!({ "median": all[all.len() / 2], "best": all[all.len() - 1] })
         };
-        let ratio = |value: fn(&Round) -> f64| {
+        let ratio = |one: &[Round], other: &[Round], value: fn(&Round) -> f64| {
             let median = |rounds| of(rounds, value)["median"].as_f64().unwrap_or(f64::NAN);
-            median(ours) / median(bare)
+            median(one) / median(other)
         };
         let side = |rounds: &[Round]| {
             json!({
@@ -112,8 +118,12 @@ impl Report {
             "higher_is_better": true,
             "ours": of(ours, |r| r.pps),
             "peers": { "forwarder": of(bare, |r| r.pps) },
-            "ratio": { "forwarder": ratio(|r| r.pps) },
-            "ratio_per_cpu_second": { "forwarder": ratio(|r| r.pps_cpu) },
+            "ratio": { "forwarder": ratio(ours, bare, |r| r.pps) },
+            "ratio_per_cpu_second": { "forwarder": ratio(ours, bare, |r| r.pps_cpu) },
+            "sealed_per_unsealed": {
+                "packets_per_second": ratio(sealed, ours, |r| r.pps),
+                "packets_per_cpu_second": ratio(sealed, ours, |r| r.pps_cpu),
+            },
             "limit": format!(
                 "{path}: the workers' core is {:.0} % busy, the switch's {:.0} %, {:.0} % of that in the kernel",
                 median(|r| r.workers_busy), median(|r| r.busy), median(|r| r.kernel)
@@ -125,7 +135,7 @@ impl Report {
             "workers": WORKERS,
             "fragment_bytes": FRAGMENT_BYTES,
             "rounds": ours.len(),
-            "detail": { "ours": side(ours), "forwarder": side(bare) },
+            "detail": { "ours": side(ours), "sealed": side(sealed), "forwarder": side(bare) },
         });
         Report { path, json }
     }
@@ -155,6 +165,14 @@ impl fmt::Display for Report {
             number("/detail/ours/packets_per_cpu_second/median") / 1e6,
             number("/detail/forwarder/packets_per_cpu_second/median") / 1e6,
             number("/ratio_per_cpu_second/forwarder"),
+        )?;
+        writeln!(
+            f,
+            "sealed packets: {:.3} Mpps, {:.3} per second of switch CPU: ratio to unsealed {:.2} and {:.2}",
+            number("/detail/sealed/packets_per_second/median") / 1e6,
+            number("/detail/sealed/packets_per_cpu_second/median") / 1e6,
+            number("/sealed_per_unsealed/packets_per_second"),
+            number("/sealed_per_unsealed/packets_per_cpu_second"),
         )?;
         write!(f, "limit: {}", self.json["limit"].as_str().unwrap_or_default())
     }
