@@ -17,7 +17,9 @@ from netsum._core import (
     PeerLost,
     Unsupported,
     Work,
+    rekey_job,
     status,
+    stop_job,
 )
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "PeerLost",
     "Unsupported",
     "Work",
+    "rekey_job",
     "status",
+    "stop_job",
 ]
 
 try:

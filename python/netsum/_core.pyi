@@ -272,6 +272,12 @@ def status(controller: str, timeout_s: float, credentials: Path | None = None) -
 
     credentials: the folder of this process's certificates, if the controller demands one."""
 
+def stop_job(controller: str, job: int, reason: str, timeout_s: float, credentials: Path | None = None) -> None:
+    """End a job of the controller at `controller` ("host:port"); its ranks are told `reason`."""
+
+def rekey_job(controller: str, job: int, timeout_s: float, credentials: Path | None = None) -> None:
+    """Give a job new keys and a new plan; packets under the old keys are refused."""
+
 def ca_init(folder: Path, fabric: str) -> None:
     """Create the certificate authority of a fabric in a folder, or check that it is there."""
 

@@ -54,6 +54,33 @@ pub use work::Work;
 use std::path::Path;
 use std::time::Duration;
 
+use netsum_control::client;
+
+/// Ends a job of the controller at `address`; its ranks are told `reason`. `credentials`, errors: as
+/// [`controller_status`].
+pub fn stop_job(
+    address: &str,
+    credentials: Option<&Path>,
+    job: u32,
+    reason: &str,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let stopped = client::stop_job(&status::endpoint(address, credentials)?, job, reason, timeout);
+    stopped.map_err(|error| status::controller_error(&error))
+}
+
+/// Gives a job new keys and a new plan; packets under the old keys are refused. `credentials`, errors: as
+/// [`controller_status`].
+pub fn rekey_job(
+    address: &str,
+    credentials: Option<&Path>,
+    job: u32,
+    timeout: Duration,
+) -> Result<(), Error> {
+    let rekeyed = client::rekey_job(&status::endpoint(address, credentials)?, job, timeout);
+    rekeyed.map_err(|error| status::controller_error(&error))
+}
+
 /// The state of the controller at `address`, as JSON. `credentials`: the folder of this process's, if the controller
 /// demands certificates. Errors name the address, or the file.
 pub fn controller_status(

@@ -75,7 +75,7 @@ mod tests {
             },
             aggregators: vec![Aggregator { name: "s".to_owned(), address }],
             key: None,
-            rank_key: None,
+            key_id: 0,
         }))
     }
 

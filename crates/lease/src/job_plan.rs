@@ -20,8 +20,8 @@ pub struct JobPlan {
     pub aggregators: Vec<Aggregator>,
     /// Key of the packets' tags, in protocols with one key of the whole job.
     pub key: Option<JobKey>,
-    /// The receiving rank's own key, from which the keys of its hops are derived. Plans that ranks hand on have none.
-    pub rank_key: Option<JobKey>,
+    /// Which of their keys ranks use for sealed packets; 0: packets are not sealed.
+    pub key_id: u64,
 }
 
 /// A switch or server of a plan.

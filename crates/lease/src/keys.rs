@@ -1,7 +1,8 @@
 //! The keys of a job's packets, all derived from the job's own (HKDF with SHA-256, RFC 5869).
 //!
-//! The controller alone knows the job's key. A rank gets a key of its own, once; a lease brings the keys of the node's
-//! hops in one epoch, and a switch keeps no others.
+//! The controller alone knows the job's key. A rank gets a key of its own; a lease brings the keys of the node's hops in
+//! one epoch, and a switch keeps no others. When the job gets a new key, plans say by a number which one they need:
+//! ranks hand plans on, and a plan may arrive before the key.
 
 use hkdf::Hkdf;
 use netsum_proto::Secrets;
@@ -13,6 +14,28 @@ use sha2::Sha256;
 
 use crate::JobPlan;
 use crate::leases::Terms;
+
+/// A number for a job's key, which says nothing about it; never 0.
+pub fn key_id(job_key: &JobKey) -> u64 {
+    u64::from_be_bytes(expand(job_key, &[b"netsum 1 id "])) | 1
+}
+
+/// A rank's last keys, by number.
+#[derive(Clone, Debug, Default)]
+pub struct RankKeys([Option<(u64, JobKey)>; 2]);
+
+impl RankKeys {
+    /// Keeps a new key, and the one before it.
+    pub fn insert(&mut self, id: u64, key: JobKey) {
+        if self.get(id) != Some(&key) {
+            self.0 = [Some((id, key)), self.0[0]];
+        }
+    }
+
+    fn get(&self, id: u64) -> Option<&JobKey> {
+        self.0.iter().flatten().find(|(other, _)| *other == id).map(|(_, key)| key)
+    }
+}
 
 /// The key that a rank shares with the controller, from the job's key.
 pub fn rank_key(job_key: &JobKey, rank: u32) -> JobKey {
@@ -43,14 +66,14 @@ pub fn lease_secrets(
     Some(Secrets::Hops(node.children.iter().copied().chain(parent).map(hop).collect()))
 }
 
-/// The keys of a rank's packets under a plan; `None`: they have no tags. `rank_key`: the rank's own, if it has one.
-pub fn worker_secrets(plan: &JobPlan, rank_key: Option<&JobKey>) -> Option<Secrets> {
+/// The keys of a rank's packets under a plan; `None`: they have no tags, or the rank does not have the key.
+pub fn worker_secrets(plan: &JobPlan, rank_keys: &RankKeys) -> Option<Secrets> {
     if plan.plan.protocol.has_tags() {
         return plan.key.map(Secrets::Job);
     }
     let trees = 0..plan.plan.trees.len() as u8;
     let hop = |key| trees.map(|tree| rank_hop(key, plan.plan.epoch, tree)).collect();
-    rank_key.map(hop).map(Secrets::Hops)
+    rank_keys.get(plan.key_id).map(hop).map(Secrets::Hops)
 }
 
 /// The keys between a rank and its switch in a tree.
@@ -154,6 +177,19 @@ mod tests {
             }
         }
         assert_eq!(seen.len(), 5 * 6 * 2);
+    }
+
+    #[test]
+    fn a_rank_has_its_key_and_the_one_before() {
+        let [a, b, c] = [1, 2, 3].map(|secret| JobKey::new(Mac::Aegis, [secret; 16]));
+        let mut keys = RankKeys::default();
+        for (id, key) in [(5, a), (5, a), (6, b), (6, b)] {
+            keys.insert(id, key);
+        }
+        assert_eq!((keys.get(5), keys.get(6), keys.get(0)), (Some(&a), Some(&b), None));
+        keys.insert(7, c);
+        assert_eq!((keys.get(5), keys.get(6), keys.get(7)), (None, Some(&b), Some(&c)));
+        assert_ne!(key_id(&a), key_id(&b));
     }
 
     #[test]

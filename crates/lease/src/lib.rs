@@ -22,7 +22,7 @@ mod racks;
 mod worker;
 
 pub use job_plan::{Aggregator, Attachment, JobPlan};
-pub use keys::{lease_secrets, rank_key, worker_secrets};
+pub use keys::{RankKeys, key_id, lease_secrets, rank_key, worker_secrets};
 pub use leases::{Granted, Terms, leases};
 pub use racks::{FAN_IN_MAX, Rack, Racks};
 pub use worker::{wire_bytes, worker_config};

@@ -132,7 +132,7 @@ mod tests {
             },
             aggregators: vec![aggregator(0), aggregator(1)],
             key: None,
-            rank_key: None,
+            key_id: 0,
         }
     }
 

@@ -36,6 +36,38 @@ fn status(
     answer.map_err(|error| errors::raise(py, error))
 }
 
+/// Ends a job of the controller at `controller`; its ranks are told `reason`.
+#[pyfunction]
+#[pyo3(signature = (controller, job, reason, timeout_s, credentials=None))]
+fn stop_job(
+    py: Python<'_>,
+    controller: &str,
+    job: u32,
+    reason: &str,
+    timeout_s: f64,
+    credentials: Option<PathBuf>,
+) -> PyResult<()> {
+    let (timeout, credentials) = (errors::seconds(timeout_s)?, credentials.as_deref());
+    let stopped =
+        py.detach(|| netsum_collective::stop_job(controller, credentials, job, reason, timeout));
+    stopped.map_err(|error| errors::raise(py, error))
+}
+
+/// Gives a job of the controller at `controller` new keys.
+#[pyfunction]
+#[pyo3(signature = (controller, job, timeout_s, credentials=None))]
+fn rekey_job(
+    py: Python<'_>,
+    controller: &str,
+    job: u32,
+    timeout_s: f64,
+    credentials: Option<PathBuf>,
+) -> PyResult<()> {
+    let (timeout, credentials) = (errors::seconds(timeout_s)?, credentials.as_deref());
+    let rekeyed = py.detach(|| netsum_collective::rekey_job(controller, credentials, job, timeout));
+    rekeyed.map_err(|error| errors::raise(py, error))
+}
+
 /// Version of the core.
 #[pyfunction]
 const fn version() -> &'static str {
@@ -57,6 +89,8 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<meeting::Meeting>()?;
     module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(stop_job, module)?)?;
+    module.add_function(wrap_pyfunction!(rekey_job, module)?)?;
     module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;
     ca::register(module)?;
     ocs::register(module)?;

@@ -112,6 +112,11 @@ pub enum Kind {
         /// Jump, milliseconds.
         ms: u32,
     },
+    /// An operator gives a job new keys.
+    RekeyJob {
+        /// Index of the job in the scenario.
+        job: u32,
+    },
     /// An operator ends a job.
     StopJob {
         /// Index of the job in the scenario.
@@ -187,6 +192,7 @@ impl fmt::Display for Kind {
             }
             Kind::DiskFull => f.write_str("the controller's disk is full"),
             Kind::ClockJump { process, ms } => write!(f, "the clock of {process} jumps by {ms} ms"),
+            Kind::RekeyJob { job } => write!(f, "an operator gives job #{job} new keys"),
             Kind::StopJob { job } => write!(f, "an operator ends job #{job}"),
         }
     }

@@ -152,7 +152,7 @@ fn without_job(scenario: &Scenario, gone: usize) -> Scenario {
             group.retain_mut(renumber);
             !group.is_empty()
         }
-        Kind::StopJob { job } => {
+        Kind::StopJob { job } | Kind::RekeyJob { job } => {
             let keep = *job != gone;
             *job -= u32::from(*job > gone);
             keep

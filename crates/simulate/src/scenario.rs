@@ -289,7 +289,8 @@ fn draw_fault(random: &mut Random, scenario: &Scenario, horizon_ms: u64) -> Faul
         61..=74 => (link(random, scenario), false),
         75..=79 => (Kind::Loss { per_million: random.within(10_000..=400_000) as u32 }, false),
         80..=83 => (Kind::Delay { ms: random.within(1..=1500) as u32 }, false),
-        84..=91 => (Kind::BreakStream { process: not_controller(random, scenario) }, true),
+        84..=89 => (Kind::BreakStream { process: not_controller(random, scenario) }, true),
+        90..=91 => (Kind::RekeyJob { job: random.below(scenario.jobs.len() as u64) as u32 }, true),
         92..=94 => (Kind::DiskFull, false),
         95..=98 => {
             let ms = random.within(1..=8_000) as u32;

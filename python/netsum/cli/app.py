@@ -8,7 +8,7 @@ from rich.text import Text
 
 from netsum._core import CredentialsError
 from netsum.bench.cases import BenchError
-from netsum.cli import bench, ca, demo, doctor, explain, fabric, plan, plan_ocs, recorder, run, sim, top, version
+from netsum.cli import bench, ca, demo, doctor, explain, fabric, job, plan, plan_ocs, recorder, run, sim, top, version
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.add_typer(fabric.app, name="fabric")
 app.add_typer(ca.app, name="ca")
+app.add_typer(job.app, name="job")
 app.add_typer(sim.app, name="sim")
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("bench")(bench.bench)

@@ -1,8 +1,6 @@
 """`netsum top`."""
 
-import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +9,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console, print_json, stop_on_termination
-from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
-from netsum.fabric.local import LocalFabric, controller_status
+from netsum.fabric.local import controller_status
 from netsum.reports import ControllerStatus, JobStatus
 
 PERIOD_S = 1.0
@@ -22,14 +20,14 @@ PERIOD_S = 1.0
 
 
 def top(
-    fabric: Annotated[Path | None, typer.Option(help="fabric file; without it, NETSUM_CONTROLLER")] = None,
+    fabric: FabricOption = None,
     once: Annotated[bool, typer.Option("--once", help="print once and end")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="with --once: print JSON")] = False,
 ) -> None:
     """Watch switches, links and jobs of a fabric. Ctrl-C ends it."""
     if as_json and not once:
         raise FabricError("--json needs --once: a live picture is not a document")
-    address, credentials = _controller(fabric)
+    address, credentials = controller_of(fabric)
     stop_on_termination()
     before = controller_status(address, credentials=credentials)
     time.sleep(PERIOD_S)
@@ -57,18 +55,6 @@ def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) 
 
 def _bits_per_s(before: int, now: int, seconds: float) -> float:
     return 8 * (now - before if now >= before else now) / seconds
-
-
-def _controller(fabric: Path | None) -> tuple[str, str | None]:
-    """The controller's address, and the credentials of a fabric that `netsum fabric up` started."""
-    if fabric:
-        local = LocalFabric(Description.read(fabric))
-        address = local.description.controller
-        return address, local.environment()["NETSUM_CREDENTIALS"] if local.running() else None
-    given = os.environ.get("NETSUM_CONTROLLER")
-    if not given:
-        raise FabricError("which fabric? pass --fabric FABRIC.toml, or set NETSUM_CONTROLLER=address:port")
-    return given, None
 
 
 def _watch(address: str, credentials: str | None, before: ControllerStatus) -> None:

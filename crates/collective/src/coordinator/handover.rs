@@ -135,7 +135,7 @@ impl State {
         {
             let worker = worker_config(&plan.0, self.core.rank, self.core.size);
             let (config, switches) = worker.map_err(|error| Error::Internal(error.to_string()))?;
-            let secrets = worker_secrets(&plan.0, self.rank_key.as_ref());
+            let secrets = worker_secrets(&plan.0, &self.rank_keys);
             driver.begin_with(WorkerPlan { config, switches }, secrets);
             self.trees = true;
         }

@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 use netsum_control::client::{WorkerClient, WorkerNotice};
 use netsum_control::{ControllerPlan, pb};
+use netsum_lease::RankKeys;
 use netsum_net::mesh::{Channel, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
 use netsum_proto::handover::{Handover, Mode, Settings};
 use netsum_wire::Rank;
-use netsum_wire::tag::JobKey;
 use parking_lot::Mutex;
 
 pub(crate) use job::{JobState, TreeJob};
@@ -124,7 +124,7 @@ impl Coordinator {
             ready: Some(ready),
             jobs: BTreeMap::new(),
             plan: None,
-            rank_key: None,
+            rank_keys: RankKeys::default(),
             trees: false,
             machine: Handover::new(settings),
             origin: Instant::now(),
@@ -186,8 +186,8 @@ struct State {
     jobs: BTreeMap<u64, TreeJob>,
     /// The plan in use, and whether its trees are used.
     plan: Option<ControllerPlan>,
-    /// This rank's own key, from the controller's last plan.
-    rank_key: Option<JobKey>,
+    /// This rank's own keys.
+    rank_keys: RankKeys,
     trees: bool,
     /// Hands the ranks over from one plan to the next.
     machine: Handover<ControllerPlan>,
@@ -303,9 +303,8 @@ impl State {
                 tracing::warn!(%reason, "the controller is away");
                 self.away = Some(reason);
             }
-            WorkerNotice::Plan(mut plan) => {
-                // Ranks hand plans on, and none may know another's key.
-                self.rank_key = plan.rank_key.take();
+            WorkerNotice::RankKey(id, key) => self.rank_keys.insert(id, key),
+            WorkerNotice::Plan(plan) => {
                 if self.core.failure().is_none() {
                     self.machine.handle_plan(self.now(), ControllerPlan(Arc::from(plan)));
                     self.drive();

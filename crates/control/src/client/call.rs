@@ -76,6 +76,19 @@ pub fn stop_job(
         .map(drop)
 }
 
+/// Gives a job a new key and a new plan; packets under the old key are refused once the plan is in use.
+pub fn rekey_job(
+    controller: &ControllerEndpoint,
+    job: u32,
+    timeout: Duration,
+) -> Result<(), ControlError> {
+    let request = pb::RekeyJobRequest { job };
+    blocking(controller, "RekeyJob", timeout, async move |mut client| {
+        client.rekey_job(request).await
+    })
+    .map(drop)
+}
+
 /// A channel to the controller; waits are bounded, and a frozen peer is detected.
 pub(super) async fn connect(
     controller: &ControllerEndpoint,

@@ -12,7 +12,7 @@ mod switch;
 mod worker;
 
 pub(crate) use call::MESSAGE_MAX;
-pub use call::{create_job, fabric, list_jobs, status, stop_job};
+pub use call::{create_job, fabric, list_jobs, rekey_job, status, stop_job};
 pub use endpoint::ControllerEndpoint;
 pub use host::{choose_host, is_local, local_hosts};
 pub use switch::{LeaseOffer, LeaseTerms, SwitchClient, SwitchNotice};

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 
 use netsum_lease::JobPlan;
+use netsum_wire::tag::JobKey;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Channel;
@@ -36,6 +37,8 @@ pub enum WorkerNotice {
         /// Reason.
         reason: String,
     },
+    /// This rank's key for plans with that number.
+    RankKey(u64, JobKey),
     /// A new plan, validated; its epoch is newer than all before.
     Plan(Box<JobPlan>),
     /// A rank is lost.
@@ -154,6 +157,14 @@ impl Role for Worker {
                 self.notices.send(WorkerNotice::JobFailed { reason: failed.reason });
                 false
             }
+            Some(Event::RankKey(message)) => match message.key.map(|key| key.key()) {
+                Some(Ok(key)) => self.notices.send(WorkerNotice::RankKey(message.key_id, key)),
+                Some(Err(error)) => {
+                    self.notices.send(WorkerNotice::Refused { reason: error.to_string() });
+                    false
+                }
+                None => true,
+            },
             // From a newer controller; unknown to this version.
             None => true,
         }
@@ -197,8 +208,8 @@ impl Worker {
         }
         self.join.known_epoch = message.epoch;
         // Without keys: a controller that rebuilds the job gives it new ones.
-        let (key, rank_key) = (None, None);
-        self.join.plan = Some(pb::Plan { trees: Vec::new(), key, rank_key, ..message.clone() });
+        let (key, key_id) = (None, 0);
+        self.join.plan = Some(pb::Plan { trees: Vec::new(), key, key_id, ..message.clone() });
         self.notices.send(WorkerNotice::Plan(Box::new(plan)))
     }
 }

@@ -46,10 +46,7 @@ impl Bounded for pb::Plan {
         text("plan.choice", &self.choice, PLAN_TEXT_MAX)?;
         text("plan.congestion", &self.congestion, NAME_MAX)?;
         text("plan.protocol", &self.protocol, NAME_MAX)?;
-        for (name, key) in [("plan.key", &self.key), ("plan.rank_key", &self.rank_key)] {
-            list(name, key.as_ref().map_or(0, |key| key.value.len()), NAME_MAX)?;
-        }
-        Ok(())
+        list("plan.key", self.key.as_ref().map_or(0, |key| key.value.len()), NAME_MAX)
     }
 }
 

@@ -58,17 +58,16 @@ impl TryFrom<&pb::Plan> for JobPlan {
             known.expect("every node was given a number").address = parsed;
         }
         let key = message.key.as_ref().map(pb::JobKey::key).transpose()?;
-        let rank_key = message.rank_key.as_ref().map(pb::JobKey::key).transpose()?;
-        Ok(JobPlan { plan, aggregators, key, rank_key })
+        Ok(JobPlan { plan, aggregators, key, key_id: message.key_id })
     }
 }
 
-/// A plan as bytes, for peers that have not received it from the controller; without the rank's own key.
+/// A plan as bytes, for peers that have not received it from the controller.
 pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     let tree = |(number, tree)| tree_message(number, tree, plan);
     let trees = (0..).zip(&plan.plan.trees).map(tree).collect();
     let key = plan.key.map(pb::JobKey::from);
-    pb::Plan { key, ..message(&plan.plan, trees) }.encode_to_vec()
+    pb::Plan { key, key_id: plan.key_id, ..message(&plan.plan, trees) }.encode_to_vec()
 }
 
 /// Decodes a plan and validates it for a job of `size` ranks.
@@ -156,7 +155,7 @@ fn message(plan: &Plan, trees: Vec<pb::Tree>) -> pb::Plan {
         min_bytes: plan.min_bytes,
         reason: plan.reason.clone(),
         key: None,
-        rank_key: None,
+        key_id: 0,
         incarnation: 0,
     }
 }

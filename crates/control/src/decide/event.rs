@@ -33,6 +33,13 @@ pub enum Event {
         /// The reason that its workers receive.
         reason: String,
     },
+    /// A client asks for a new key of a job.
+    RekeyJob {
+        /// The job's number.
+        job: u32,
+        /// A random key.
+        key: JobKey,
+    },
     /// A worker opened a stream.
     WorkerJoined {
         /// The stream.
@@ -101,6 +108,7 @@ impl Event {
             self,
             Event::CreateJob { .. }
                 | Event::StopJob { .. }
+                | Event::RekeyJob { .. }
                 | Event::WorkerJoined { .. }
                 | Event::SwitchHello { .. }
         )

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use netsum_lease::rank_key;
+use netsum_lease::{key_id, rank_key};
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
 use netsum_wire::tag::JobKey;
@@ -13,6 +13,7 @@ use super::event::{Refusal, SessionId};
 use super::suspicion::Suspicion;
 use crate::limits::{NAME_MAX, RANKS_MAX, TREES_MAX};
 use crate::pb;
+use crate::pb::worker_event::Event as WorkerMessage;
 
 /// A validated request for a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -322,17 +323,20 @@ impl Job {
         self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
     }
 
-    /// A plan with the keys that a rank needs.
-    pub(super) fn with_keys(&self, plan: pb::Plan, protocol: Protocol, rank: u32) -> pb::Plan {
-        let (key, rank_key) = match protocol.has_tags() {
-            true => (self.key, None),
-            false => (None, self.key.map(|key| rank_key(&key, rank))),
+    /// A plan with its key, or with the number of the key from which ranks derive theirs.
+    pub(super) fn with_keys(&self, plan: pb::Plan, protocol: Protocol) -> pb::Plan {
+        let (key, key_id) = match protocol.has_tags() {
+            true => (self.key.map(pb::JobKey::from), 0),
+            false => (None, self.key.as_ref().map_or(0, key_id)),
         };
-        pb::Plan {
-            key: key.map(pb::JobKey::from),
-            rank_key: rank_key.map(pb::JobKey::from),
-            ..plan
-        }
+        pb::Plan { key, key_id, ..plan }
+    }
+
+    /// The message that brings a rank its key, unless the fabric is trusted.
+    pub(super) fn rank_key_message(&self, rank: u32) -> Option<WorkerMessage> {
+        let job_key = self.key.as_ref()?;
+        let key = Some(rank_key(job_key, rank).into());
+        Some(WorkerMessage::RankKey(pb::RankKey { key, key_id: key_id(job_key) }))
     }
 
     /// A switch that did not confirm leases in time answers again: the job may ask it for leases.

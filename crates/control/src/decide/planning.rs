@@ -186,14 +186,11 @@ impl State {
         job.current = Some(pending.plan);
         job.adopted_ms = now_ms;
         (job.silent_since_ms, job.worked_ms) = (None, None);
-        let open = (0..).zip(&job.members).filter_map(|(rank, m)| Some((rank, m.session()?)));
-        let send = |(rank, session)| {
-            let plan = job.with_keys(plan.clone(), protocol, rank);
-            Action::SendToWorker(session, WorkerMessage::Plan(plan))
-        };
-        let messages: Vec<Action> = open.map(send).collect();
+        let plan = job.with_keys(plan, protocol);
+        let sessions: Vec<_> = job.sessions().collect();
         self.actions.push(Action::SaveJob(id));
-        self.actions.extend(messages);
+        let send = |session| Action::SendToWorker(session, WorkerMessage::Plan(plan.clone()));
+        self.actions.extend(sessions.into_iter().map(send));
         self.revoke_at(granted, id, before);
     }
 

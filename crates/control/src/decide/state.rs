@@ -152,6 +152,7 @@ impl State {
                 return self.create(now_ms, spec, key, from, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
+            Event::RekeyJob { job, key } => self.rekey(now_ms, job, key)?,
             Event::WorkerJoined { session, join, key } => {
                 self.worker_joined(now_ms, session, &join, key, unix_s)?;
             }

@@ -68,6 +68,9 @@ impl State {
         }
         self.worker_sessions.insert(session, (id, rank));
         self.actions.push(Action::SaveMember(id, rank));
+        let rank_key = self.jobs[&id].rank_key_message(rank);
+        let send = |message| Action::SendToWorker(session, message);
+        self.actions.extend(rank_key.map(send));
         let job = self.job_mut(id).expect("it was just admitted");
         match job.phase {
             Phase::Joining => {
@@ -141,6 +144,36 @@ impl State {
                 Ok(())
             }
         }
+    }
+
+    /// Gives a job a new key. Its ranks get theirs at once, so that they have them before the plan that needs them.
+    pub(super) fn rekey(&mut self, now_ms: u64, id: u32, key: JobKey) -> Result<(), Refusal> {
+        match self.jobs.get(&id).map(|job| (job.phase, job.key)) {
+            None => return Err(Refusal::Unknown(self.unknown(id))),
+            Some((Phase::Ended | Phase::Abandoned, _)) => {
+                return Err(Refusal::State(format!("job {id} is over")));
+            }
+            Some((_, None)) => {
+                return Err(Refusal::State(format!(
+                    "job {id} has no key: fabric {:?} is trusted",
+                    self.fabric.name
+                )));
+            }
+            Some((Phase::Joining | Phase::Running, Some(_))) => {}
+        }
+        let key = self.key_of_new_job(key);
+        let job = self.job_mut(id).expect("it was just found");
+        job.key = key;
+        if job.phase == Phase::Running {
+            job.replan_at_ms = Some(now_ms);
+        }
+        let open = (0..).zip(&job.members).filter_map(|(rank, m)| Some((rank, m.session()?)));
+        let send =
+            |(rank, session)| Some(Action::SendToWorker(session, job.rank_key_message(rank)?));
+        let messages: Vec<Action> = open.filter_map(send).collect();
+        self.actions.push(Action::SaveJob(id));
+        self.actions.extend(messages);
+        Ok(())
     }
 
     pub(super) fn tick_workers(&mut self, now_ms: u64) {
@@ -367,7 +400,7 @@ impl State {
         {
             let protocol = plan.protocol;
             let plan = pb::Plan { incarnation, ..plan_message(plan, &fabric, &topology) };
-            messages.push(WorkerMessage::Plan(job.with_keys(plan, protocol, join.rank)));
+            messages.push(WorkerMessage::Plan(job.with_keys(plan, protocol)));
         }
         let send = |message| Action::SendToWorker(session, message);
         self.actions.extend(messages.into_iter().map(send));

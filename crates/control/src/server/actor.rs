@@ -190,6 +190,7 @@ impl Actor {
                     "plan"
                 );
             }
+            Event::RankKey(_) => {}
             Event::PeerLost(lost) => {
                 tracing::warn!(session = session.0, rank = lost.rank, "peer lost")
             }

@@ -34,6 +34,8 @@ pub(super) enum Request {
     CreateJob { tenant: String },
     /// End a tenant's job.
     StopJob { job: u32, tenant: Option<String> },
+    /// Give a tenant's job a new key.
+    RekeyJob { job: u32, tenant: Option<String> },
     /// Be a rank of a tenant's job, on a host.
     Join { job: u32, tenant: Option<String>, host: Option<String> },
     /// Be a switch or server.
@@ -71,12 +73,19 @@ fn allows(role: &Role, request: &Request) -> bool {
     match (request, role) {
         (Request::Look, _) => true,
         (
-            Request::CreateJob { .. } | Request::StopJob { .. } | Request::Join { .. },
+            Request::CreateJob { .. }
+            | Request::StopJob { .. }
+            | Request::RekeyJob { .. }
+            | Request::Join { .. },
             Role::Operator,
         ) => true,
         (Request::CreateJob { tenant }, Role::Tenant(own)) => tenant == own,
-        (Request::StopJob { tenant, .. }, Role::Tenant(own)) => tenant.as_ref() == Some(own),
-        (Request::Join { tenant, .. }, Role::Tenant(own)) => tenant.as_ref() == Some(own),
+        (
+            Request::StopJob { tenant, .. }
+            | Request::RekeyJob { tenant, .. }
+            | Request::Join { tenant, .. },
+            Role::Tenant(own),
+        ) => tenant.as_ref() == Some(own),
         (Request::Join { host, .. }, Role::Host(own)) => host.as_ref() == Some(own),
         (Request::Serve { name }, Role::Switch(own)) => name == own,
         _ => false,
@@ -92,6 +101,9 @@ impl Request {
             }
             Event::StopJob { job, .. } => {
                 Some(Request::StopJob { job: *job, tenant: state.tenant_of_job(*job) })
+            }
+            Event::RekeyJob { job, .. } => {
+                Some(Request::RekeyJob { job: *job, tenant: state.tenant_of_job(*job) })
             }
             Event::WorkerJoined { join, .. } => Some(Request::Join {
                 job: join.job,
@@ -109,6 +121,7 @@ impl Request {
             Request::Look => "look",
             Request::CreateJob { .. } => "create_job",
             Request::StopJob { .. } => "stop_job",
+            Request::RekeyJob { .. } => "rekey_job",
             Request::Join { .. } => "worker_session",
             Request::Serve { .. } => "switch_session",
         }
@@ -120,7 +133,9 @@ impl Request {
         match self {
             Request::Look => String::new(),
             Request::CreateJob { tenant } => format!("tenant {tenant}"),
-            Request::StopJob { job, tenant } => format!("job {job} of {}", of(tenant)),
+            Request::StopJob { job, tenant } | Request::RekeyJob { job, tenant } => {
+                format!("job {job} of {}", of(tenant))
+            }
             Request::Join { job, tenant, host } => {
                 format!("job {job} of {} on host {}", of(tenant), host.as_deref().unwrap_or("?"))
             }
@@ -137,7 +152,9 @@ impl Request {
         match self {
             Request::Look => "that needs a certificate of the fabric".to_owned(),
             Request::CreateJob { tenant } => or_operator("tenant", &Some(tenant.clone())),
-            Request::StopJob { tenant, .. } => or_operator("tenant", tenant),
+            Request::StopJob { tenant, .. } | Request::RekeyJob { tenant, .. } => {
+                or_operator("tenant", tenant)
+            }
             Request::Join { tenant, host: None, .. } => or_operator("tenant", tenant),
             Request::Join { tenant, host: Some(host), .. } => {
                 format!("{}, or of host/{host}", or_operator("tenant", tenant))
@@ -157,6 +174,9 @@ impl std::fmt::Display for Request {
             Request::Look => f.write_str("look at the fabric"),
             Request::CreateJob { tenant } => write!(f, "create a job of tenant {tenant:?}"),
             Request::StopJob { job, tenant } => write!(f, "stop job {job} {}", of(tenant)),
+            Request::RekeyJob { job, tenant } => {
+                write!(f, "give job {job} {} a new key", of(tenant))
+            }
             Request::Join { job, tenant, host } => {
                 write!(f, "join job {job} {}", of(tenant))?;
                 host.as_ref().map_or(Ok(()), |host| write!(f, " on host {host:?}"))
@@ -200,6 +220,9 @@ mod tests {
             Request::StopJob { job: 1, tenant: some("a") },
             Request::StopJob { job: 1, tenant: some("b") },
             Request::StopJob { job: 1, tenant: None },
+            Request::RekeyJob { job: 1, tenant: some("a") },
+            Request::RekeyJob { job: 1, tenant: some("b") },
+            Request::RekeyJob { job: 1, tenant: None },
             Request::Join { job: 1, tenant: some("a"), host: some("h1") },
             Request::Join { job: 1, tenant: some("b"), host: some("h0") },
             Request::Join { job: 1, tenant: None, host: None },
@@ -207,15 +230,15 @@ mod tests {
             Request::Serve { name: "s1".to_owned() },
         ];
         for (role, allowed) in [
-            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
-            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0]),
-            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
-            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
+            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0]),
+            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
+            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
             // A name counts for one kind of process only.
-            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
         ] {
             let peer = peer(Certificate::Of(identity(role)));
             let got = requests.each_ref().map(|request| u8::from(check(&peer, request).is_ok()));

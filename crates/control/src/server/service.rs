@@ -84,6 +84,15 @@ impl controller_server::Controller for Service {
         Ok(Response::new(pb::StopJobReply {}))
     }
 
+    async fn rekey_job(
+        &self,
+        request: Request<pb::RekeyJobRequest>,
+    ) -> Result<Response<pb::RekeyJobReply>, Status> {
+        let (peer, pb::RekeyJobRequest { job }) = (peer(&request)?, *request.get_ref());
+        self.request(peer, Event::RekeyJob { job, key: random_key()? }).await?;
+        Ok(Response::new(pb::RekeyJobReply {}))
+    }
+
     async fn status(
         &self,
         request: Request<pb::StatusRequest>,

@@ -225,8 +225,10 @@ fn a_running_job_that_the_store_lacks_is_resumed() {
     let new = world.plan(job);
     assert_eq!((new.epoch, new.trees.len(), &new.order), (2, 2, &plan.order));
     // No rank knows the job's key, so the controller has drawn another.
-    assert_eq!(plan.rank_key, Some(netsum_lease::rank_key(&KEY, 0).into()));
-    assert_eq!(new.rank_key, Some(netsum_lease::rank_key(&REBUILT, 0).into()));
+    assert_eq!(plan.key_id, netsum_lease::key_id(&KEY));
+    assert_eq!(new.key_id, netsum_lease::key_id(&REBUILT));
+    let key = |rank| (new.key_id, netsum_lease::rank_key(&REBUILT, rank));
+    assert!((0..4).all(|rank| world.rank_keys[&(job, rank)] == key(rank)));
     assert_eq!(new.fragment_bytes, plan.fragment_bytes);
     world.check_leases();
     assert_eq!(world.create(4), job + 1, "its number is taken");
@@ -335,4 +337,29 @@ fn a_rank_receives_at_its_hosts_address_only() {
     world.join(job, 0, "h0", 0).unwrap();
     let unnamed = pb::Join { host: String::new(), ..world.join_message(job, 1, "h0", 0) };
     world.join_as(unnamed).unwrap();
+}
+
+#[test]
+fn a_new_key_reaches_the_ranks_before_the_plan_that_needs_it() {
+    let mut world = World::standard();
+    let job = world.job();
+    let before = world.plan(job).clone();
+    world.rank_keys.clear();
+    world.play(Event::RekeyJob { job, key: REBUILT }).unwrap();
+    let new = |rank| (netsum_lease::key_id(&REBUILT), netsum_lease::rank_key(&REBUILT, rank));
+    assert!((0..4).all(|rank| world.rank_keys[&(job, rank)] == new(rank)));
+    assert_eq!(world.plan(job), &before, "the plan comes when the switches have its leases");
+    world.granted.clear();
+    world.wait(1_000);
+    let plan = world.plan(job).clone();
+    assert_eq!((plan.epoch, plan.key_id, &plan.trees), (2, new(0).0, &before.trees));
+    assert!(world.granted.iter().all(|(_, lease)| lease.epoch == 2 && !lease.hop_keys.is_empty()));
+    world.check_leases();
+
+    let refused = |world: &mut World, job| {
+        world.play(Event::RekeyJob { job, key: KEY }).unwrap_err().to_string()
+    };
+    assert!(refused(&mut world, 99).contains("99"));
+    world.play(Event::StopJob { job, reason: String::new() }).unwrap();
+    assert!(refused(&mut world, job).contains("is over"));
 }

@@ -107,7 +107,7 @@ fn keys_go_to_workers_and_leases_alone() {
         assert!(world.granted.iter().all(|(_, lease)| &lease.key == expected), "{protocol}");
         // Packets of panama have keys of hops in place of a key of the job.
         let has_hops = protocol == "panama" && !trusted;
-        assert_eq!(world.plan(job).rank_key.is_some(), has_hops, "{protocol}");
+        assert_eq!(world.plan(job).key_id != 0, has_hops, "{protocol}");
         for (switch, lease) in &world.granted {
             let neighbours = lease.children.len() + usize::from(!lease.parent_address.is_empty());
             let keys = lease.hop_keys.len();

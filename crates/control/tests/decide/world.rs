@@ -36,6 +36,8 @@ pub struct World {
     pub switches: BTreeMap<String, (SessionId, Leases)>,
     /// By job and rank: session and newest plan.
     pub workers: BTreeMap<(u32, u32), (SessionId, Option<pb::Plan>)>,
+    /// By job and rank: the number of the last key, and the key.
+    pub rank_keys: BTreeMap<(u32, u32), (u64, JobKey)>,
     pub messages: Vec<(u32, WorkerMessage)>,
     /// Every lease that was sent out, with the switch.
     pub granted: Vec<(String, pb::Lease)>,
@@ -80,6 +82,7 @@ impl World {
             next_session: 1,
             switches: BTreeMap::new(),
             workers: BTreeMap::new(),
+            rank_keys: BTreeMap::new(),
             messages: Vec::new(),
             granted: Vec::new(),
             broken: BTreeSet::new(),
@@ -145,11 +148,17 @@ impl World {
             Action::SaveJob(_) | Action::SaveMember(..) => panic!("the engine saves"),
             Action::SendToWorker(session, message) => {
                 let entry = self.workers.iter_mut().find(|(_, worker)| worker.0 == session);
-                let (&(_, rank), worker) = entry.expect("only open streams are told");
+                let (&id, worker) = entry.expect("only open streams are told");
+                let (_, rank) = id;
                 if let WorkerMessage::Plan(plan) = &message {
                     let last = worker.1.as_ref().map_or(0, |plan| plan.epoch);
                     assert!(epoch::is_newer(plan.epoch, last), "epoch {} after {last}", plan.epoch);
                     worker.1 = Some(plan.clone());
+                }
+                if let WorkerMessage::RankKey(message) = &message {
+                    let key = message.key.as_ref().unwrap().key().unwrap();
+                    self.rank_keys.insert(id, (message.key_id, key));
+                    return;
                 }
                 self.messages.push((rank, message));
             }

@@ -118,6 +118,11 @@ fn jobs_are_created_and_stopped_by_their_tenant_or_an_operator() {
     let stop = |role, job| client::stop_job(&secure.endpoint(role), job, "", PATIENCE);
     denied(stop("tenant/a", of_b), "may not stop job");
     denied(stop("tenant/a", 9_999_999), "that the controller does not know");
+    let rekey = |role, job| client::rekey_job(&secure.endpoint(role), job, PATIENCE);
+    denied(rekey("tenant/a", of_b), "may not give job");
+    denied(rekey("host/h0", of_a), "a new key");
+    rekey("tenant/a", of_a).unwrap();
+    rekey("operator", of_b).unwrap();
     stop("tenant/a", of_a).unwrap();
     stop("operator", of_b).unwrap();
     stop("operator", of_default).unwrap();

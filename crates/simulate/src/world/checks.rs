@@ -44,9 +44,8 @@ impl World {
             .plans
             .entry((plan.incarnation, plan.job, plan.epoch))
             .or_insert_with(|| plan.clone());
-        // The controller updates the reason of a plan without trees in place, and each rank has a key of its own.
-        let common =
-            |plan: &pb::Plan| pb::Plan { reason: String::new(), rank_key: None, ..plan.clone() };
+        // The controller updates the reason of a plan without trees in place.
+        let common = |plan: &pb::Plan| pb::Plan { reason: String::new(), ..plan.clone() };
         if common(before) != common(plan) {
             let what = format!("job {}, epoch {}: two plans", plan.job, plan.epoch);
             self.violation(Class::Correctness, "no epoch is given twice", what);

@@ -227,6 +227,17 @@ impl World {
         }
     }
 
+    /// Gives a job new keys by an operator's command.
+    pub(super) fn rekey_job(&mut self, number: usize) {
+        let Some(job) = self.jobs[number].id else { return };
+        if self.is_up(CONTROLLER) {
+            // Different at every time.
+            let secret = u128::from(self.queue.now()).to_be_bytes();
+            let key = JobKey::new(Mac::SipHash, secret);
+            let _ = self.decide(Happens::RekeyJob { job, key });
+        }
+    }
+
     /// The request that creates a job.
     pub(super) fn description(&self, number: usize) -> pb::CreateJobRequest {
         let shape = &self.scenario.jobs[number];

@@ -103,6 +103,11 @@ impl World {
                 self.processes[place].clock.jump(u64::from(ms) * MS);
                 self.clock_jumped(place);
             }
+            Kind::RekeyJob { job } => {
+                if (job as usize) < self.jobs.len() {
+                    self.rekey_job(job as usize);
+                }
+            }
             Kind::StopJob { job } => {
                 if (job as usize) < self.jobs.len() {
                     self.stop_job(job as usize);
@@ -134,7 +139,10 @@ impl World {
                 self.active.full -= 1;
                 self.controller.set_disk_full(self.active.disk_is_full());
             }
-            Kind::BreakStream { .. } | Kind::ClockJump { .. } | Kind::StopJob { .. } => {}
+            Kind::BreakStream { .. }
+            | Kind::ClockJump { .. }
+            | Kind::RekeyJob { .. }
+            | Kind::StopJob { .. } => {}
         }
         self.streams_changed();
         self.mesh_changed();

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use netsum_control::pb::worker_event::Event as FromController;
 use netsum_control::{ControllerPlan, epoch, pb};
-use netsum_lease::{JobPlan, worker_config, worker_secrets};
+use netsum_lease::{JobPlan, RankKeys, worker_config, worker_secrets};
 use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
@@ -16,7 +16,6 @@ use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
 use netsum_proto::{PortId, Time, supports};
 use netsum_topo::{Host, SumOrder};
 use netsum_wire::Rank;
-use netsum_wire::tag::JobKey;
 
 use super::client::{Client, ClientState};
 use super::clock::{MS, Nanos};
@@ -52,8 +51,8 @@ pub(super) struct RankProcess {
     known_epoch: u32,
     /// The last plan received from the controller, without its trees and keys.
     known_plan: Option<pb::Plan>,
-    /// The rank's own key, from the last such plan.
-    rank_key: Option<JobKey>,
+    /// The rank's own keys.
+    rank_keys: RankKeys,
     /// Ranks whose connection has ended.
     unreachable: Vec<u32>,
     /// The last report to the controller: silent trees, unreachable ranks, the plan in use, whether the plan works.
@@ -110,7 +109,7 @@ impl RankProcess {
             leaving: false,
             known_epoch: 0,
             known_plan: None,
-            rank_key: None,
+            rank_keys: RankKeys::default(),
             unreachable: Vec::new(),
             news: (Vec::new(), Vec::new(), 0, false),
             armed: None,
@@ -202,6 +201,10 @@ impl World {
     pub(super) fn rank_on_event(&mut self, place: Place, event: FromController) {
         match event {
             FromController::Plan(plan) => self.plan_arrives(place, plan),
+            FromController::RankKey(message) => {
+                let key = message.key.and_then(|key| key.key().ok()).expect("a valid key");
+                self.rank(place).rank_keys.insert(message.key_id, key);
+            }
             FromController::PeerLost(lost) => {
                 let reason = format!("rank {} is lost: {}", lost.rank, lost.reason);
                 self.rank_fails(place, Failure { by_controller: true, reason });
@@ -223,7 +226,7 @@ impl World {
             Ok(()) => Err(format!("the plan is for job {}", plan.plan.job)),
             Err(error) => Err(error.to_string()),
         });
-        let mut plan = match plan {
+        let plan = match plan {
             Ok(plan) => plan,
             Err(problem) => {
                 let what = format!("{}: {problem}", self.processes[place].name);
@@ -237,10 +240,8 @@ impl World {
         let (trees, reason) = (plan.plan.trees.len(), &plan.plan.reason);
         self.log(place, format_args!("receives plan {epoch} with {trees} trees {reason}"));
         self.rank(place).known_epoch = epoch;
-        let (key, rank_key) = (None, None);
-        self.rank(place).known_plan =
-            Some(pb::Plan { trees: Vec::new(), key, rank_key, ..message });
-        self.rank(place).rank_key = plan.rank_key.take();
+        let (key, key_id) = (None, 0);
+        self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), key, key_id, ..message });
         let now = self.local(place);
         self.rank(place).handover.handle_plan(now, ControllerPlan(Arc::new(plan)));
         self.pump_rank(place);
@@ -460,7 +461,7 @@ impl World {
                     worker_config(&plan.0, rank, size).expect("the plan is validated");
                 let switches = switches.into_iter().map(|address| self.port(address)).collect();
                 let first = self.scenario.first_number;
-                let secrets = worker_secrets(&plan.0, self.rank(place).rank_key.as_ref());
+                let secrets = worker_secrets(&plan.0, &self.rank(place).rank_keys);
                 self.rank(place).data.begin(now, config, switches, secrets, first);
             }
         }

@@ -1,0 +1,114 @@
+"""`netsum job`: jobs are stopped, and get new keys while they run."""
+
+import subprocess
+import sys
+import threading
+from array import array
+from pathlib import Path
+
+import pytest
+from processes import Latch, run_ranks, wait_until
+
+import netsum
+from netsum.communicator import connect
+
+RANKS = 3
+SIZE = 65_536
+TIMEOUT_S = 60.0
+
+
+def job_command(fabric, *arguments: str) -> subprocess.CompletedProcess:
+    """`netsum job` with these arguments, on a running fabric."""
+    command = [Path(sys.executable).with_name("netsum"), "job", *arguments]
+    environment = {"PATH": "/usr/bin:/bin", **fabric.environment()}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+
+
+def the_job(fabric) -> dict:
+    """The status of the only job."""
+    (job,) = fabric.status()["jobs"]
+    return job
+
+
+def summing(enough: Latch, rounds: Latch):
+    """A rank that sums and checks every element until `enough` is set; returns the number of its sums."""
+
+    def body(rank: int) -> int:
+        world = connect(timeout_s=TIMEOUT_S)
+        done, end = 0, array("q", [0])
+        while not end[0]:
+            values = array("q", range(rank + done, rank + done + SIZE))
+            world.allreduce(values)
+            first = sum(range(RANKS)) + RANKS * done
+            assert values == array("q", range(first, first + RANKS * SIZE, RANKS))
+            done += 1
+            rounds.set()
+            # All ranks end after the same round.
+            end[0] = min(enough.count(), 1)
+            world.allreduce(end, "max")
+        world.close()
+        return done
+
+    return body
+
+
+def beside(work) -> tuple[threading.Thread, list]:
+    """`work()` in a thread, and the list of its errors."""
+    errors: list = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, errors
+
+
+@pytest.mark.parametrize("protocol", ["panama", "atp"])
+def test_keys_change_under_load_and_no_sum_is_lost(fabric, protocol):
+    enough, rounds = Latch(), Latch()
+
+    def operate() -> None:
+        try:
+            for _ in range(3):
+                before = rounds.count()
+                wait_until(lambda before=before: rounds.count() >= before + 3 * RANKS)
+                job = the_job(fabric)
+                assert job["tags"] and job["trees"] and job["protocol"] == protocol
+                answer = job_command(fabric, "rekey", str(job["job"]))
+                assert answer.returncode == 0, answer.stderr
+                wait_until(lambda job=job: the_job(fabric)["epoch"] > job["epoch"])
+        finally:
+            enough.set()
+
+    operator, errors = beside(operate)
+    environment = fabric.environment() | {"NETSUM_PROTOCOL": protocol, "NETSUM_MIN_BYTES": "0"}
+    done = run_ranks(summing(enough, rounds), RANKS, **environment)
+    operator.join()
+    assert not errors, errors
+    assert len(set(done)) == 1 and done[0] >= 9
+
+
+def test_a_stopped_job_ends_with_the_reason(fabric):
+    enough, rounds = Latch(), Latch()
+
+    def operate() -> None:
+        wait_until(lambda: rounds.count() >= RANKS)
+        answer = job_command(fabric, "stop", str(the_job(fabric)["job"]), "--reason", "maintenance")
+        assert answer.returncode == 0, answer.stderr
+
+    def body(rank: int) -> str:
+        with pytest.raises(netsum.NetsumError) as caught:
+            summing(enough, rounds)(rank)
+        return str(caught.value)
+
+    operator, errors = beside(operate)
+    reasons = run_ranks(body, RANKS, **fabric.environment())
+    operator.join()
+    assert not errors, errors
+    # The others may hear of it from a rank that has already ended.
+    assert any("maintenance" in reason for reason in reasons), reasons
+    assert "is unknown" in job_command(fabric, "stop", "99").stderr
