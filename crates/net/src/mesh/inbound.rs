@@ -184,7 +184,7 @@ fn announced(
     let ask = {
         let mut mailbox = core.mailbox.lock();
         if key.channel == Channel::Control {
-            mailbox.expect(from, id, len, control_slot(core, from, key, len)?);
+            mailbox.expect_control(from, id, len, control_slot(core, from, key, len)?)?;
             true
         } else if admitted(core, from, key, fingerprint) {
             mailbox.announce(from, key, fingerprint, id, len)?

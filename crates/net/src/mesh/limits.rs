@@ -55,6 +55,13 @@ pub(super) const EARLY_MAX: usize = 1 << 16;
 /// smaller.
 pub(super) const CONTROL_MAX: usize = 256 << 20;
 
+/// Maximum bytes of one peer's control messages that were announced and have not arrived: the longest, and others
+/// behind it.
+pub(super) const CONTROL_HELD_MAX: u64 = 2 * CONTROL_MAX as u64;
+
+/// Maximum number of these messages. An entry takes about 200 bytes.
+pub(super) const CONTROLS_MAX: usize = 4096;
+
 /// Memory reserved when a message has been announced: the rest only as it arrives.
 pub(super) const RESERVE_MAX: usize = 1 << 20;
 

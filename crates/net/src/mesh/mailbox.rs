@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 
 use super::error::MeshError;
 use super::frame::{Channel, Key};
-use super::limits::{ALLOWANCE, ANNOUNCED_MAX, CREDIT, cost};
+use super::limits::{ALLOWANCE, ANNOUNCED_MAX, CONTROL_HELD_MAX, CONTROLS_MAX, CREDIT, cost};
 use super::receive::Slot;
 
 pub(super) struct Mailbox {
@@ -43,6 +43,8 @@ enum Message {
 struct Incoming {
     slot: Arc<Slot>,
     left: u64,
+    /// Bytes that count against [`CONTROL_HELD_MAX`]; `None`: of a message for which a receive was posted.
+    control: Option<u64>,
 }
 
 #[derive(Default, Clone)]
@@ -53,6 +55,9 @@ struct Peer {
     freed: u64,
     /// Announced messages without a receive.
     announced: usize,
+    /// Announced control messages that have not arrived, and their bytes.
+    controls: usize,
+    control_bytes: u64,
     gone: Option<MeshError>,
 }
 
@@ -155,8 +160,9 @@ impl Mailbox {
         id: u64,
         len: u64,
     ) -> Result<bool, &'static str> {
+        self.check_new(from, id)?;
         if let Some(slot) = self.take_posted(from, key) {
-            self.expect(from, id, len, slot);
+            self.expect(from, id, len, slot, None);
             return Ok(true);
         }
         let peer = &mut self.peers[from as usize];
@@ -170,10 +176,37 @@ impl Mailbox {
         Ok(false)
     }
 
-    /// Expects message `id` of `from` in that slot.
-    pub(super) fn expect(&mut self, from: u32, id: u64, len: u64, slot: Arc<Slot>) {
+    /// Expects control message `id` of `from` in that slot. `Err` closes the stream.
+    pub(super) fn expect_control(
+        &mut self,
+        from: u32,
+        id: u64,
+        len: u64,
+        slot: Arc<Slot>,
+    ) -> Result<(), &'static str> {
+        self.check_new(from, id)?;
+        let peer = &mut self.peers[from as usize];
+        peer.controls += 1;
+        peer.control_bytes = peer.control_bytes.saturating_add(len);
+        if peer.controls > CONTROLS_MAX || peer.control_bytes > CONTROL_HELD_MAX {
+            return Err("more control messages at once than allowed");
+        }
+        self.expect(from, id, len, slot, Some(len));
+        Ok(())
+    }
+
+    /// Expects message `id` of `from`, which no other message has, in that slot.
+    fn expect(&mut self, from: u32, id: u64, len: u64, slot: Arc<Slot>, control: Option<u64>) {
         let slot = if slot.accept(from, len) { slot } else { Slot::discarding() };
-        self.incoming.insert((from, id), Incoming { slot, left: len });
+        self.incoming.insert((from, id), Incoming { slot, left: len, control });
+    }
+
+    /// The receive of a message whose number is given to another would never end.
+    fn check_new(&self, from: u32, id: u64) -> Result<(), &'static str> {
+        match self.incoming.contains_key(&(from, id)) {
+            true => Err(TWICE),
+            false => Ok(()),
+        }
     }
 
     /// The slot for the next `len` bytes of message `id`, and whether they are the last.
@@ -185,9 +218,14 @@ impl Mailbox {
     ) -> Result<(Arc<Slot>, bool), &'static str> {
         let entry = self.incoming.get_mut(&(from, id)).ok_or("bytes that were not asked for")?;
         entry.left = entry.left.checked_sub(len as u64).ok_or("more bytes than announced")?;
-        let (slot, last) = (entry.slot.clone(), entry.left == 0);
+        let (slot, last, control) = (entry.slot.clone(), entry.left == 0, entry.control);
         if last {
             self.incoming.remove(&(from, id));
+            if let Some(bytes) = control {
+                let peer = &mut self.peers[from as usize];
+                peer.controls -= 1;
+                peer.control_bytes -= bytes;
+            }
         }
         Ok((slot, last))
     }
@@ -272,10 +310,13 @@ impl Mailbox {
             }
             Message::Announced { id, len } => {
                 self.peers[from as usize].announced -= 1;
-                match &self.peers[from as usize].gone {
+                match self.failed.as_ref().or(self.peers[from as usize].gone.as_ref()) {
                     Some(reason) => Match::Never(reason.clone()),
+                    None if self.check_new(from, id).is_err() => {
+                        Match::Never(MeshError::PeerLost { rank: from, reason: TWICE.to_owned() })
+                    }
                     None => {
-                        self.expect(from, id, len, slot);
+                        self.expect(from, id, len, slot, None);
                         Match::Ask { from, id, len }
                     }
                 }
@@ -321,6 +362,8 @@ impl Mailbox {
         taken
     }
 }
+
+const TWICE: &str = "a message announced under the number of another";
 
 #[cfg(test)]
 mod tests {
@@ -392,9 +435,53 @@ mod tests {
         let refused = (0..9).find_map(|_| mailbox.hold(1, len).err());
         assert_eq!(refused, Some("more bytes at once than allowed"));
         assert!(mailbox.data(1, 77, 1).is_err());
-        mailbox.expect(1, 77, 10, receive());
+        mailbox.expect(1, 77, 10, receive(), None);
         assert!(!mailbox.data(1, 77, 9).unwrap().1);
         assert_eq!(mailbox.data(1, 77, 2).err(), Some("more bytes than announced"));
+    }
+
+    #[test]
+    fn a_number_announced_twice_takes_no_receive_from_another() {
+        let mut mailbox = Mailbox::new(2);
+        let first = receive();
+        mailbox.post(Some(1), KEY, 0, first.clone());
+        assert_eq!(mailbox.announce(1, KEY, 0, 7, 5), Ok(true));
+        mailbox.post(Some(1), KEY, 0, receive());
+        assert_eq!(mailbox.announce(1, KEY, 0, 7, 5), Err(TWICE));
+        let reason = MeshError::Left { rank: 1 };
+        assert_eq!(mailbox.fail(&reason).len(), 2, "both receives have an outcome");
+        // Both announced before their receives are posted.
+        let mut mailbox = Mailbox::new(2);
+        assert_eq!(mailbox.announce(1, KEY, 0, 7, 5), Ok(false));
+        assert_eq!(mailbox.announce(1, KEY, 0, 7, 5), Ok(false));
+        assert!(matches!(mailbox.post(None, KEY, 0, receive()), Match::Ask { id: 7, .. }));
+        let second = mailbox.post(None, KEY, 0, receive());
+        assert!(matches!(second, Match::Never(MeshError::PeerLost { rank: 1, .. })));
+    }
+
+    #[test]
+    fn a_message_announced_before_a_failure_is_not_awaited_after_it() {
+        let mut mailbox = Mailbox::new(2);
+        assert_eq!(mailbox.announce(1, KEY, 0, 7, 5), Ok(false));
+        let reason = MeshError::Aborted("over".to_owned());
+        mailbox.fail(&reason);
+        assert!(matches!(mailbox.post(None, KEY, 0, receive()), Match::Never(r) if r == reason));
+    }
+
+    #[test]
+    fn control_messages_that_never_arrive_are_bounded() {
+        let mut mailbox = Mailbox::new(2);
+        let refused = |mailbox: &mut Mailbox, ids: std::ops::Range<u64>, len: u64| {
+            ids.into_iter().find_map(|id| mailbox.expect_control(1, id, len, receive()).err())
+        };
+        let limit = Some("more control messages at once than allowed");
+        assert_eq!(refused(&mut mailbox, 0..CONTROLS_MAX as u64, 1), None);
+        assert_eq!(refused(&mut mailbox, 9999..10_000, 1), limit);
+        let mut mailbox = Mailbox::new(2);
+        assert_eq!(refused(&mut mailbox, 0..1, CONTROL_HELD_MAX), None);
+        assert!(mailbox.data(1, 0, CONTROL_HELD_MAX as usize).unwrap().1);
+        assert_eq!(refused(&mut mailbox, 1..2, CONTROL_HELD_MAX), None, "the first has arrived");
+        assert_eq!(refused(&mut mailbox, 2..3, 1), limit);
     }
 
     #[test]

@@ -280,6 +280,7 @@ impl SharedMemory {
                     && match body {
                         Body::None => reader.has_cell(),
                         Body::Fetch(_) => true,
+                        Body::Interrupted { .. } => false,
                         _ => reader.has_bytes(),
                     }
             }) || can_write(core, (rank, pair))
@@ -329,6 +330,10 @@ impl SharedMemory {
                 }
             });
         }
+        // What follows would take the place of the receive, which would have no outcome.
+        if let Body::Interrupted { .. } = body {
+            return Ok(0);
+        }
         if let Some(left) = body.left() {
             let most = *left;
             let count = reader.take(most.min(PIECE), |bytes| body.fill(bytes)).map_err(corrupt)?;
@@ -375,7 +380,8 @@ impl SharedMemory {
         let to = memory.slice_mut(fetch.range.start..next);
         let read = process_memory::read(identity, fetch.at, to);
         pair.count(count);
-        fetch.at += count as u64;
+        // The address is the sender's word, and may be any number.
+        fetch.at = fetch.at.wrapping_add(count as u64);
         fetch.range.start = next;
         let outcome = match read {
             Err(error) => Err(format!("its memory cannot be read: {error}")),
