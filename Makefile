@@ -21,8 +21,8 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
 # What `make fuzz` runs, and for how long each.
-FUZZ         ?= decode handover slots switch topology worker
-FUZZ_SECONDS ?= 60
+FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
+FUZZ_SECONDS ?= 20
 
 .PHONY: help setup simulate planted fuzz setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
@@ -71,12 +71,16 @@ planted: ## 56 faults in wire and proto, one at a time, that the tests must find
 	$(if $(PLANTED),,$(PYTHON) tests/planted/simulator.py)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/system.py)
 
-fuzz: ## bytes made up by a fuzzer for decoders and machines, FUZZ_SECONDS each; FUZZ=name for one; needs nightly Rust and cargo-fuzz
+fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS each (3600: an hour); FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
 	echo "make fuzz needs a nightly Rust and cargo-fuzz:"; \
 	echo "  rustup toolchain install nightly --profile minimal && cargo +nightly install cargo-fuzz --locked"; exit 1; }
-	@set -e; for target in $(FUZZ); do \
-		cargo +nightly fuzz run $$target -- -max_total_time=$(FUZZ_SECONDS); \
+	@set -e; cargo +nightly fuzz build; mkdir -p out/fuzz; for target in $(FUZZ); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 >out/fuzz/$$target.log 2>&1 || \
+			{ tail -n 40 out/fuzz/$$target.log; echo "$$target: failed; its log is out/fuzz/$$target.log"; exit 1; }; \
+		echo "$$target: $$(grep '^Done' out/fuzz/$$target.log), $$(ls fuzz/corpus/$$target | wc -l) inputs kept"; \
 	done
 
 bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest

@@ -1,5 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    netsum_fuzz::switch(bytes);
-});
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| netsum_fuzz::run("switch", bytes));

@@ -1,9 +1,10 @@
 //! Fuzz targets: arbitrary bytes must not crash netsum or change its results.
 //!
-//! `cargo +nightly fuzz run switch` (or `decode`, `worker`, `slots`, `handover`, `topology`) uses libFuzzer; a bounded
-//! run of the same functions on random bytes is part of the tests of crate `net` (`tests/fuzz.rs`).
+//! `make fuzz` runs libFuzzer on every target of [`TARGETS`]. The same functions run on the kept inputs (`seeds`) and on
+//! random bytes in the tests of crate `collective` (`tests/fuzz.rs`), with the stable compiler.
 
 pub mod handover;
+pub mod parsers;
 pub mod slots;
 
 use std::collections::HashSet;
@@ -12,14 +13,71 @@ use netsum_proto::panama::{
     Child, Fragments, Lease, Memory, Slab, Submission, Switch, Transmit, Worker, WorkerConfig,
 };
 use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
+use netsum_topo::links::{Format, ImportOptions, import, write_json};
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
+use netsum_wire::{Dtype, Epoch, JobId, Rank, ReduceOp, TreeId};
+
+/// What a target does with its input.
+pub type Target = fn(&[u8]);
+
+/// All targets: the name of each, as of its file in `fuzz_targets` and its folder in `seeds`.
+pub const TARGETS: &[(&str, Target)] = &[
+    ("controller", netsum_control::fuzzing::controller),
+    ("decode", |bytes| {
+        decode(bytes);
+        slots::decode(bytes);
+        parsers::tag(bytes);
+    }),
+    ("fabric", parsers::fabric),
+    ("handover", |bytes| _ = handover::handover(bytes)),
+    ("identity", parsers::identity),
+    ("job_plan", netsum_control::fuzzing::plan),
+    ("lease", parsers::lease),
+    ("mesh", netsum_net::fuzzing::mesh_stream),
+    ("plan", parsers::plan),
+    ("ranks", parsers::ranks),
+    ("rings", netsum_net::fuzzing::mesh_rings),
+    ("slots", |bytes| {
+        slots::decode(bytes);
+        slots::atp(bytes);
+        slots::switchml(bytes);
+    }),
+    ("switch", |bytes| _ = switch(bytes)),
+    ("topology", topology),
+    ("worker", |bytes| _ = worker(bytes)),
+];
+
+/// Runs a target by its name.
+pub fn run(name: &str, bytes: &[u8]) {
+    let (_, target) =
+        TARGETS.iter().find(|(known, _)| *known == name).expect("a target of the list");
+    target(bytes);
+}
 
 /// Exactly the windows of all leases below.
 const MEMORY: u64 = 64 << 10;
 const FRAGMENT_BYTES: u16 = 64;
 const SLOTS: u16 = 4;
 const EPOCH: u16 = 3;
+
+/// Parses bytes as a topology in the format of the first byte; an accepted one survives writing and reading again.
+pub fn topology(bytes: &[u8]) {
+    let Some((&which, rest)) = bytes.split_first() else { return };
+    let Ok(text) = std::str::from_utf8(rest) else { return };
+    let formats = [
+        Format::Toml,
+        Format::Json,
+        Format::NvidiaSmi,
+        Format::NcclXml,
+        Format::LstopoXml,
+        Format::NodeLink,
+    ];
+    let format = formats.get(usize::from(which)).copied();
+    let options = ImportOptions::default();
+    if let Ok(graph) = import(text, "fuzz", format, &options) {
+        assert_eq!(import(&write_json(&graph), "fuzz", Some(Format::Json), &options), Ok(graph));
+    }
+}
 
 /// Decodes bytes as a packet, which must encode to the same bytes or be rejected with a reason.
 pub fn decode(bytes: &[u8]) {
@@ -80,7 +138,7 @@ pub fn worker(bytes: &[u8]) -> usize {
         partial: bytes.first().is_some_and(|b| b & 1 == 1),
     };
     let mut worker = Worker::new(Time(0), config);
-    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    let format = netsum_wire::Format { dtype: Dtype::F32, op: ReduceOp::Sum };
     for id in 0..2 {
         let fragments = Fragments::All;
         worker.submit(Submission { id, format, numel: 100, fingerprint: 7, fragments });
@@ -96,7 +154,7 @@ pub fn worker(bytes: &[u8]) -> usize {
         if let Ok((header, Ok(Some(place)))) = taken {
             assert!(accepted.insert(place.g), "fragment {} twice", place.g);
             assert!(place.elements.end <= 100 && place.id < 2);
-            assert_eq!(place.elements.end - place.elements.start, header.n_elems.into());
+            assert_eq!(place.elements.end - place.elements.start, u64::from(header.n_elems));
         }
         if worker.poll_timeout().is_some_and(|due| due <= Time(now)) {
             worker.handle_timeout(Time(now));

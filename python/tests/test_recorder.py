@@ -190,3 +190,40 @@ def test_files_that_cannot_be_used_are_named(tmp_path: Path):
     assert "format 9" in _recorder(tmp_path, code=1)
     with pytest.raises(ValueError, match="NETSUM_RECORDER"):
         dump()
+
+
+DUMP = {
+    "format": 1,
+    "group": "g",
+    "rank": 0,
+    "size": 2,
+    "place": "host h, pid 1",
+    "why": "it was asked",
+    "failure": None,
+    "written_unix_s": 1.0,
+    "operations": [{"number": 0, "call": "barrier", "called_unix_s": 1.0, "seconds": None, "error": None}],
+}
+STRANGE = ["null", "-1", "1e999", "10000000000000", '"x"', "[]", "{}", "[[{}]]", "[" * 100_000, "\ud800"]
+
+
+@pytest.mark.parametrize("field", [*DUMP, "number", "call", "called_unix_s", "seconds", "error"])
+@pytest.mark.parametrize("value", STRANGE, ids=lambda value: value[:16].encode("ascii", "replace").decode())
+def test_any_file_is_read_or_refused(tmp_path: Path, field: str, value: str):
+    """Dumps come from other hosts: whatever a field has, the file is refused by its name, or can be judged."""
+    text = json.dumps(DUMP)
+    own = DUMP if field in DUMP else DUMP["operations"][0]
+    text = text.replace(f'"{field}": {json.dumps(own[field])}', f'"{field}": {value}')
+    (tmp_path / "netsum-g-rank0.json").write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        dumps = _the_only(tmp_path)
+    except RecorderError as error:
+        assert "netsum-g-rank0.json" in str(error)
+    else:
+        assert judge(dumps)
+
+
+def test_an_impossible_rank_is_refused(tmp_path: Path):
+    for rank, size in [(2, 2), (-1, 2), (0, 10**12)]:
+        (tmp_path / "netsum-g-rank0.json").write_text(json.dumps({**DUMP, "rank": rank, "size": size}))
+        with pytest.raises(RecorderError, match=f"rank {rank} of {size} is impossible"):
+            read(tmp_path)

@@ -16,6 +16,8 @@ mod deadline;
 mod error;
 mod events;
 mod explain;
+#[doc(hidden)]
+pub mod fuzzing;
 mod group;
 mod hosts;
 mod ledger;

@@ -110,7 +110,7 @@ impl Hello {
     }
 
     /// Reads a hello; `None` for one with another token, whose address is not read: a stranger's takes no memory.
-    fn read(stream: &mut TcpStream, expected: &Token) -> io::Result<Option<Hello>> {
+    fn read(stream: &mut impl Read, expected: &Token) -> io::Result<Option<Hello>> {
         let mut magic = [0; MAGIC.len()];
         stream.read_exact(&mut magic)?;
         if magic != *MAGIC {
@@ -122,8 +122,16 @@ impl Hello {
             return Ok(None);
         }
         let (rank, size) = (number(stream)?, number(stream)?);
+        if size > SIZE_MAX {
+            return Err(io::Error::other("more ranks than a group can have"));
+        }
         Ok(Some(Hello { token, rank, size, address: block(stream)? }))
     }
+}
+
+/// Reads a hello from any bytes; for fuzz targets. Whether it is one with this token.
+pub(crate) fn is_hello(mut bytes: &[u8], token: &Token) -> bool {
+    matches!(Hello::read(&mut bytes, token), Ok(Some(_)))
 }
 
 enum Answer {
@@ -301,20 +309,20 @@ fn append(bytes: &mut Vec<u8>, block: &[u8]) {
     bytes.extend(block);
 }
 
-fn number(stream: &mut TcpStream) -> io::Result<u32> {
+fn number(stream: &mut impl Read) -> io::Result<u32> {
     let mut bytes = [0; 4];
     stream.read_exact(&mut bytes)?;
     Ok(u32::from_be_bytes(bytes))
 }
 
 /// Allocates as bytes arrive: a length alone takes no memory.
-fn block(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn block(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let len = number(stream)?;
     if len > BLOCK_MAX {
         return Err(io::Error::other("a block is too long"));
     }
     let mut bytes = Vec::new();
-    stream.take(u64::from(len)).read_to_end(&mut bytes)?;
+    stream.by_ref().take(u64::from(len)).read_to_end(&mut bytes)?;
     if bytes.len() < len as usize {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -337,6 +345,8 @@ const GRACE: Duration = Duration::from_secs(2);
 /// An address holds at most a tree plan, which is some MiB for thousands of ranks.
 const BLOCK_MAX: u32 = 64 << 20;
 const READING_MAX: usize = 4096;
+/// Maximum number of ranks; each of them holds a connection to every other.
+const SIZE_MAX: u32 = 1 << 16;
 const OTHER_TOKEN: &str =
     "this meeting has another token; do all ranks have the same id, or the same NETSUM_TOKEN?";
 

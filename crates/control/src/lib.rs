@@ -13,6 +13,8 @@ pub mod decide;
 mod engine;
 pub mod epoch;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod limits;
 pub mod pb;
 mod security;

@@ -19,6 +19,8 @@ mod certificate;
 mod credentials;
 mod error;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 mod identity;
 mod register;
 mod tls;

@@ -15,6 +15,8 @@ mod deadline;
 mod error;
 mod external_load;
 mod futex;
+#[doc(hidden)]
+pub mod fuzzing;
 mod interface;
 mod loans;
 mod memfd;

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 FORMAT = 1
+RANKS_MAX = 1 << 20
 
 
 class RecorderError(Exception):
@@ -70,17 +71,20 @@ def _parse(file: Path) -> Dump:
         if value["format"] != FORMAT:
             raise RecorderError(f"{file}: format {value['format']}, and this netsum reads {FORMAT}")
         operations = [_operation(each) for each in value["operations"]]
+        rank, size = int(value["rank"]), int(value["size"])
+        if not 0 <= rank < size <= RANKS_MAX:
+            raise RecorderError(f"{file}: rank {rank} of {size} is impossible; was it written by netsum?")
         return Dump(
             str(value["group"]),
-            int(value["rank"]),
-            int(value["size"]),
+            rank,
+            size,
             str(value["place"]),
             str(value["why"]),
             value["failure"],
             float(value["written_unix_s"]),
             operations,
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError, AttributeError) as error:
         raise RecorderError(f"{file}: is not a file of netsum's recorder ({error!r})") from error
 
 

@@ -28,6 +28,8 @@ use crossbeam_channel::Receiver;
 use netsum_topo::links::{Collective, TreePlan};
 use netsum_wire::{Dtype, Format, ReduceOp};
 
+pub(crate) use peer_link::check_header;
+
 pub use connect::{PortAddress, Ports};
 pub use error::{LostLink, PlannedError};
 pub use measure::Measured;

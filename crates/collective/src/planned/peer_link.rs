@@ -218,6 +218,14 @@ impl Message {
     }
 }
 
+/// Panics if a header is accepted whose payload is longer than a chunk, or belongs to no message; for fuzz targets.
+pub(crate) fn check_header(bytes: &[u8]) {
+    let Some((header, _)) = bytes.split_first_chunk() else { return };
+    if let Ok((message, len)) = Message::parse(header) {
+        assert!(len <= CHUNK_MAX && (len == 0 || message.body.payload().is_some()), "{len} bytes");
+    }
+}
+
 impl SendQueue {
     fn push(&self, message: Message) {
         self.bytes.fetch_add(message.len(), Ordering::Relaxed);

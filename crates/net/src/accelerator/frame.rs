@@ -55,7 +55,7 @@ fn ones_sum(bytes: &[u8]) -> u16 {
 }
 
 /// Builds a frame with a packet.
-pub(super) fn build(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8]) -> Vec<u8> {
+pub(crate) fn build(from: SocketAddrV4, to: SocketAddrV4, ce: bool, packet: &[u8]) -> Vec<u8> {
     let mut frame = Vec::with_capacity(HEADERS + packet.len());
     frame.extend_from_slice(&headers(from, to, Some(packet.len()), ce));
     frame.extend_from_slice(packet);
@@ -70,7 +70,7 @@ pub(super) fn template(from: SocketAddrV4, to: SocketAddrV4) -> [u8; TEMPLATE] {
 }
 
 /// Sender, receiver and packet of a frame; `None` if the frame is not an aggregation packet or its checksum is wrong.
-pub(super) fn parse(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, &[u8])> {
+pub(crate) fn parse(frame: &[u8]) -> Option<(SocketAddrV4, SocketAddrV4, &[u8])> {
     let (h, packet) = frame.split_first_chunk::<HEADERS>()?;
     let address = |ip: usize, port: usize| {
         let ip = Ipv4Addr::new(h[ip], h[ip + 1], h[ip + 2], h[ip + 3]);

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 
 use netsum_wire::{JobId, TreeId};
 
+pub(crate) use frame::{build, parse};
 pub(crate) use thread::Thread;
 
 /// Why an accelerator cannot be used, or refuses a lease.

@@ -177,6 +177,19 @@ impl Hello {
     }
 }
 
+/// The rank in a hello of these bytes, if it is complete, valid, and has the secret; for fuzz targets.
+pub(crate) fn rank_in_hello(
+    bytes: &[u8],
+    ranks: usize,
+    secret: &[u8; SECRET_LEN],
+) -> io::Result<Option<usize>> {
+    let (ours, theirs) = UnixStream::pair()?;
+    (&theirs).write_all(bytes)?;
+    drop(theirs);
+    let mut hello = Hello::new(ours)?;
+    Ok(matches!(hello.read(), Ok(true)).then(|| hello.rank(ranks, secret)).flatten())
+}
+
 /// Makes members of connections with a complete hello; returns the others.
 fn read_hellos(
     hellos: Vec<Hello>,

@@ -30,6 +30,7 @@ mod wait;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub(crate) use meet::rank_in_hello;
 pub use meet::{ArenaPort, ArenaSeat};
 pub use memory::HEAD_BYTES;
 pub use wait::Waiting;

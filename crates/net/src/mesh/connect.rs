@@ -230,7 +230,11 @@ fn accept(
 }
 
 /// Reads a hello; returns its sender. Ends when the handshake times out, or all ranks are connected.
-fn answer(mut stream: &TcpStream, roster: &Roster, over: &AtomicBool) -> io::Result<u32> {
+pub(super) fn answer(
+    mut stream: &TcpStream,
+    roster: &Roster,
+    over: &AtomicBool,
+) -> io::Result<u32> {
     let until = Instant::now() + HANDSHAKE;
     stream.set_nonblocking(false)?;
     let mut got = [0; HELLO_LEN];

@@ -20,6 +20,7 @@ mod core;
 mod error;
 mod events;
 mod frame;
+pub(crate) mod fuzzing;
 mod handle;
 mod in_order;
 mod inbound;

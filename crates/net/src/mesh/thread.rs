@@ -63,18 +63,18 @@ struct Io<'a> {
 }
 
 /// The reading side of one connection.
-struct Stream {
+pub(super) struct Stream {
     rank: u32,
     header: [u8; HEADER_LEN],
     /// Number of header bytes received.
     have: usize,
-    body: Body,
+    pub(super) body: Body,
     ended: bool,
     pinged: Instant,
 }
 
 impl Stream {
-    fn new(rank: u32) -> Stream {
+    pub(super) fn new(rank: u32) -> Stream {
         let now = Instant::now();
         let header = [0; HEADER_LEN];
         Stream { rank, header, have: 0, body: Body::None, ended: false, pinged: now }
@@ -199,7 +199,11 @@ fn watch(core: &Core, stream: &mut Stream, now: Instant) {
 }
 
 /// Parses bytes of the stream. `Err`: why the stream cannot be read any further.
-fn consume(core: &Core, stream: &mut Stream, mut bytes: &[u8]) -> Result<(), &'static str> {
+pub(super) fn consume(
+    core: &Core,
+    stream: &mut Stream,
+    mut bytes: &[u8],
+) -> Result<(), &'static str> {
     loop {
         if let Some(left) = stream.body.left() {
             let n = bytes.len().min(*left);

@@ -61,10 +61,15 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
         program.pieces,
         program.ranks,
     );
+    let buffer = |place: MemoryLocation| match place.memory {
+        Memory::Scratch => 's',
+        Memory::Input | Memory::Output => letter,
+    };
     for (rank, threads) in program.threads.iter().enumerate() {
+        let scratch = scratch(threads);
         let _ = writeln!(
             text,
-            r#"  <gpu id="{rank}" i_chunks="{inputs}" o_chunks="{outputs}" s_chunks="0">"#
+            r#"  <gpu id="{rank}" i_chunks="{inputs}" o_chunks="{outputs}" s_chunks="{scratch}">"#
         );
         for (id, thread) in threads.iter().enumerate() {
             let peer = |peer: Option<usize>, used: bool| {
@@ -84,9 +89,9 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
                     text,
                     r#"      <step s="{place}" type="{}" srcbuf="{}" srcoff="{}" dstbuf="{}" dstoff="{}" cnt="{}" depid="{other}" deps="{at}" hasdep="{}"/>"#,
                     word(step.action),
-                    letter,
+                    buffer(step.from),
                     step.from.at,
-                    letter,
+                    buffer(step.to),
                     step.to.at,
                     step.count,
                     u8::from(awaited(rank, id, place)),
@@ -98,6 +103,15 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
     }
     text.push_str("</algo>\n");
     Ok(text)
+}
+
+/// Chunks of scratch memory that an agent's threads use.
+fn scratch(threads: &[Thread]) -> u64 {
+    let ends = threads.iter().flat_map(|thread| &thread.steps).flat_map(|step| {
+        let places = [step.from, step.to].into_iter();
+        places.filter(|place| place.memory == Memory::Scratch).map(|place| place.at + step.count)
+    });
+    ends.max().unwrap_or(0)
 }
 
 /// A program from MSCCL's XML. A broadcast's root is the rank that only sends.

@@ -17,7 +17,7 @@ use crate::status::Pause;
 
 /// A tree plan in the form required by the machine.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct LedPlan(pub(super) TreePlan);
+pub(crate) struct LedPlan(pub(super) TreePlan);
 
 impl Plan for LedPlan {
     fn epoch(&self) -> Epoch {

@@ -8,6 +8,8 @@
 mod handover;
 mod ranges;
 
+pub(crate) use handover::LedPlan;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -36,7 +38,7 @@ use crate::core::Core;
 use crate::messages::{ControlMessage, MessageKind};
 use crate::status::Status;
 use crate::work::Work;
-use handover::{LedPlan, send_queued};
+use handover::send_queued;
 
 /// One allreduce.
 pub(crate) struct PlanJob {

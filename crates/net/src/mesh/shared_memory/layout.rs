@@ -61,7 +61,7 @@ impl Layout {
     /// The ring from one position to another. Each end must be taken once in all processes.
     pub(super) fn ring(&self, from: usize, to: usize) -> Ring {
         assert!(from.max(to) < self.ranks && from != to, "{from} to {to} of {}", self.ranks);
-        let at = head(self.ranks) + (from * self.ranks + to) * stride(self.capacity);
+        let at = offset(self.ranks, from, to);
         let cells = at + POSITIONS;
         let bytes = cells + CELLS as usize * CELL;
         let bytes = SharedBytes::new(&self.map, at, bytes, self.capacity);
@@ -165,6 +165,11 @@ fn head(ranks: usize) -> usize {
     (ranks * (size_of::<Presence<AtomicU32>>() + size_of::<Identity>())).next_multiple_of(PAGE)
 }
 
+/// Where the ring from one position to another begins: its positions, then its cells, then its bytes.
+pub(super) fn offset(ranks: usize, from: usize, to: usize) -> usize {
+    head(ranks) + (from * ranks + to) * stride(capacity_of(ranks))
+}
+
 fn stride(capacity: u32) -> usize {
     (POSITIONS + CELLS as usize * CELL + capacity as usize).next_multiple_of(PAGE)
 }
@@ -178,6 +183,6 @@ pub(super) fn capacity_of(ranks: usize) -> u32 {
 }
 
 const PAGE: usize = 4096;
-const POSITIONS: usize = size_of::<Positions<AtomicU32>>();
+pub(super) const POSITIONS: usize = size_of::<Positions<AtomicU32>>();
 const _: () = assert!(size_of::<Presence<AtomicU32>>() == 128 && size_of::<Identity>() == 128);
 const _: () = assert!(POSITIONS.is_multiple_of(CELL));

@@ -69,6 +69,12 @@ impl Rings {
         Ok(Rings { layout, place: 0, oversubscribed: false, borrowing: true })
     }
 
+    /// Offset in the memory of what rank 1 of two can write to rank 0, and the length of its part that is not payload;
+    /// for fuzz targets.
+    pub(super) fn written_by_the_other() -> (usize, usize) {
+        (layout::offset(2, 1, 0), layout::POSITIONS + CELLS_LEN)
+    }
+
     /// As where the kernel lets nobody read another's memory.
     #[cfg(test)]
     pub(super) fn without_borrowing(self) -> Rings {
@@ -691,6 +697,10 @@ thread_local! {
     static EXTERNAL_LOAD: ExternalLoad = ExternalLoad::default();
 }
 
+/// Bytes of a cell.
+pub(super) const CELL: usize = cells::CELL;
+/// Bytes of a ring's cells.
+pub(super) const CELLS_LEN: usize = limits::CELLS as usize * CELL;
 const WRONG_LENGTH: &str = "a frame in shared memory whose payload has another length";
 
 #[cfg(test)]

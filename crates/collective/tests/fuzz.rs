@@ -1,4 +1,6 @@
-//! The fuzz targets on random bytes: a bounded version of `cargo fuzz`.
+//! The fuzz targets on their kept inputs and on random bytes: a bounded version of `make fuzz`.
+
+use std::path::PathBuf;
 
 use proptest::prelude::*;
 
@@ -33,6 +35,67 @@ proptest! {
     #[test]
     fn handover_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         targets::handover::handover(&bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    /// Kept inputs of a target with a few bytes changed, removed or repeated.
+    #[test]
+    fn parsers_take_inputs_that_are_nearly_right(
+        which in any::<prop::sample::Index>(),
+        at in any::<prop::sample::Index>(),
+        with in prop::collection::vec(any::<u8>(), 0..6),
+        removed in 0..6usize,
+    ) {
+        let inputs = INPUTS.with(Clone::clone);
+        let (target, _, mut bytes) = inputs[which.index(inputs.len())].clone();
+        let at = at.index(bytes.len() + 1);
+        let end = bytes.len().min(at + removed);
+        bytes.splice(at..end, with);
+        targets::run(&target, &bytes);
+    }
+
+    #[test]
+    fn parsers_take_anything(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        targets::TARGETS.iter().for_each(|(_, target)| target(&bytes));
+    }
+}
+
+thread_local! {
+    static INPUTS: Vec<(String, PathBuf, Vec<u8>)> = inputs();
+}
+
+/// Kept inputs: target, file, bytes.
+fn inputs() -> Vec<(String, PathBuf, Vec<u8>)> {
+    let seeds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
+    let mut inputs = Vec::new();
+    for (name, _) in targets::TARGETS {
+        let folder = std::fs::read_dir(seeds.join(name)).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut files: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+        assert!(!files.is_empty(), "{name} has no kept input");
+        files.sort();
+        let read = |file: PathBuf| ((*name).to_owned(), file.clone(), std::fs::read(file).unwrap());
+        inputs.extend(files.into_iter().map(read));
+    }
+    inputs
+}
+
+#[test]
+fn every_target_takes_its_kept_inputs() {
+    for (target, file, bytes) in inputs() {
+        println!("{}", file.display());
+        targets::run(&target, &bytes);
+    }
+}
+
+/// Kept inputs follow the formats: those of leases are leases.
+#[test]
+fn kept_leases_can_be_used() {
+    let leases = inputs().into_iter().filter(|(target, ..)| target == "lease");
+    for (_, file, bytes) in leases {
+        assert!(netsum_control::fuzzing::lease(&bytes).is_some(), "{}", file.display());
     }
 }
 
