@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use netsum_identity::{Credentials, explain, server_name};
+use netsum_identity::{Credentials, PROTOCOL, explain, server_name};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
@@ -33,7 +33,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     pub async fn accept(connection: S, credentials: &Credentials) -> Result<Self, String> {
         let acceptor = TlsAcceptor::from(credentials.server());
         match acceptor.accept(connection).into_fallible().await {
-            Ok(stream) => Ok(Secured::Tls(Box::new(stream.into()))),
+            Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(PROTOCOL) => {
+                Ok(Secured::Tls(Box::new(stream.into())))
+            }
+            // A client that names no protocol may speak any (RFC 9113, section 3.2).
+            Ok(stream) => {
+                end(stream.into_inner().0).await;
+                Err(NO_HTTP2.to_owned())
+            }
             Err((error, socket)) => {
                 end(socket).await;
                 Err(explain(&error))
@@ -67,6 +74,7 @@ fn explained(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{TLS_FAILED}{}", explain(&error)))
 }
 
+const NO_HTTP2: &str = "it does not speak HTTP/2; use netsum's clients, or others of gRPC";
 /// The beginning of the texts of errors of TLS.
 pub(crate) const TLS_FAILED: &str = "no secure connection: ";
 

@@ -87,6 +87,9 @@ fn explain_tls(error: &rustls::Error) -> String {
         E::NoCertificatesPresented => {
             "it presented no certificate; give it credentials by --credentials or NETSUM_CREDENTIALS".to_owned()
         }
+        E::NoApplicationProtocol => {
+            "it does not speak HTTP/2; use netsum's clients, or others of gRPC".to_owned()
+        }
         E::PeerIncompatible(_) => "it does not speak TLS 1.3; update it".to_owned(),
         E::InvalidMessage(_) => {
             "it does not speak TLS; give it credentials by --credentials or NETSUM_CREDENTIALS".to_owned()

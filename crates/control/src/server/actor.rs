@@ -242,7 +242,8 @@ fn closed_session(event: &Event) -> Option<SessionId> {
     }
 }
 
-/// The audit log: one line for each request that changes something, and for each session.
-const AUDIT: &str = "netsum::audit";
+/// The audit log: one line for each request that changes something, for each session, and for connections that were
+/// refused before they had an identity.
+pub(super) const AUDIT: &str = "netsum::audit";
 /// Precision of all waiting times.
 const TICK: Duration = Duration::from_millis(100);

@@ -3,6 +3,7 @@
 mod hostile;
 mod scene;
 mod secure;
+mod tls_check;
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
