@@ -24,7 +24,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz tls-check setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -74,6 +74,9 @@ planted: ## 56 faults in wire and proto, one at a time, that the tests must find
 tls-check: ## every wrong peer, and CONNECTIONS=10000 slow and silent ones at once, against a controller with credentials
 	cargo test --release --quiet -p netsum-identity --test handshakes
 	$(if $(CONNECTIONS),NETSUM_TLS_CONNECTIONS=$(CONNECTIONS)) cargo test --release --quiet -p netsum-control --test live tls_check -- --nocapture
+
+forge: ## COUNT=1000000 forged packets of each of 30 kinds against real switches and workers that check every element; root
+	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet -p netsum-net --test forge -- --nocapture
 
 fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS each (3600: an hour); FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \

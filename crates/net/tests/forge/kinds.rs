@@ -1,0 +1,210 @@
+//! The kinds of forged packets: who seems to send them, whom they are for, how they are made, and for which reasons they
+//! are dropped.
+
+use crate::datagram::{Ip, PLAIN};
+use crate::rigs::{EPOCH, JOB, KEY, OTHER_JOB, OTHER_KEY, Shape, Wire};
+
+/// Whose address a packet has.
+#[derive(Clone, Copy, PartialEq)]
+pub enum From {
+    /// Nobody's of any lease.
+    Outsider,
+    /// A neighbour's of the target.
+    Neighbour,
+    /// That of a rank of another job, which has that job's key and no other.
+    Member,
+}
+
+/// The target.
+#[derive(Clone, Copy, PartialEq)]
+pub enum To {
+    Switch,
+    Worker,
+}
+
+pub struct Kind {
+    pub name: &'static str,
+    pub from: From,
+    pub to: To,
+    pub ip: Ip,
+    /// Of these, each packet is counted under one. Empty: some of the packets are valid.
+    pub reasons: &'static [&'static str],
+    pub make: fn(Wire, u64) -> Vec<u8>,
+}
+
+const UNKNOWN: &[&str] = &["unknown_sender"];
+const BAD_TAG: &[&str] = &["bad_tag"];
+/// What is complete is not added, or taken, again.
+const OLD: &[&str] = &["too_old", "duplicate", "beyond_window", "unexpected", "overlap"];
+/// A header that is damaged is refused for what it says, or by its tag.
+const DAMAGED: &[&str] = &[
+    "bad_tag",
+    "unknown_version",
+    "unknown_kind",
+    "unknown_format",
+    "payload_length",
+    "empty_fragment",
+    "reserved_field",
+    "impossible_members",
+    "no_lease",
+    "stale_epoch",
+    "future_epoch",
+    "too_old",
+    "duplicate",
+    "beyond_window",
+    "unexpected",
+    "overlap",
+    "not_a_neighbour",
+    "truncated_header",
+];
+const CE: Ip = Ip { ce: true, ..PLAIN };
+const NO_CHECKSUM: Ip = Ip { checksum: false, ..PLAIN };
+
+const fn up(
+    name: &'static str,
+    reasons: &'static [&'static str],
+    make: fn(Wire, u64) -> Vec<u8>,
+) -> Kind {
+    Kind { name, from: From::Neighbour, to: To::Switch, ip: PLAIN, reasons, make }
+}
+
+const fn down(
+    name: &'static str,
+    reasons: &'static [&'static str],
+    make: fn(Wire, u64) -> Vec<u8>,
+) -> Kind {
+    Kind { to: To::Worker, ..up(name, reasons, make) }
+}
+
+pub const KINDS: &[Kind] = &[
+    Kind { from: From::Outsider, ..up("an outsider's address", UNKNOWN, sealed) },
+    Kind { from: From::Outsider, ..down("an outsider's address, down", UNKNOWN, result) },
+    up("no tag", BAD_TAG, |wire, n| wire.packet(&now(n), None)),
+    up("a guessed tag", BAD_TAG, |wire, n| wire.tagged(&now(n), guess(n))),
+    up("a tag of another job's key", BAD_TAG, |wire, n| wire.packet(&now(n), Some(&OTHER_KEY))),
+    up("another tenant's job", &["not_a_neighbour", "no_lease"], |wire, n| {
+        wire.packet(&Shape { job: OTHER_JOB, ..now(n) }, Some(&OTHER_KEY))
+    }),
+    up("a tag of another packet", BAD_TAG, |wire, n| {
+        let other = wire.packet(&Shape { number: 1, ..now(n) }, Some(&KEY));
+        wire.with_tag_of(&now(n), &other)
+    }),
+    up("an earlier epoch, replayed", &["stale_epoch"], |wire, n| {
+        wire.packet(&Shape { epoch: EPOCH - 1, ..now(n) }, Some(&KEY))
+    }),
+    up("a later epoch", BAD_TAG, |wire, n| {
+        wire.packet(&Shape { epoch: EPOCH + 1, ..now(n) }, None)
+    }),
+    up("a contribution of before, replayed", OLD, sealed),
+    up("another child's contribution, replayed", &["impossible_members"], |wire, n| {
+        wire.packet(&Shape { child: 1, ..now(n) }, Some(&KEY))
+    }),
+    up("a result, replayed as a contribution", &["wrong_direction", "impossible_members"], result),
+    up("another tree", &["bad_tag", "no_lease"], |wire, n| {
+        wire.with_tag_of(&Shape { tree: 1, ..now(n) }, &sealed(wire, n))
+    }),
+    up("a truncated header", &["truncated_header", "unknown_version"], |wire, n| {
+        cut(sealed(wire, n), n as usize % wire.header_len())
+    }),
+    up("a truncated payload", &["payload_length"], |wire, n| {
+        let packet = sealed(wire, n);
+        let len = wire.header_len() + n as usize % (packet.len() - wire.header_len());
+        cut(packet, len)
+    }),
+    up("a tag that is cut short", &["truncated_header"], |wire, n| {
+        cut(sealed(wire, n), wire.tag_at() + n as usize % 8)
+    }),
+    up("an extended packet", &["payload_length"], |wire, n| {
+        [sealed(wire, n), vec![0; 1 + n as usize % 64]].concat()
+    }),
+    up("a flipped bit", DAMAGED, |wire, n| {
+        let mut packet = sealed(wire, n);
+        let bit = n as usize * 7 % (packet.len() * 8);
+        packet[bit / 8] ^= 1 << (bit % 8);
+        packet
+    }),
+    up(
+        "a wrong version",
+        &["unknown_version", "no_lease", "bad_tag", "unknown_kind", "reserved_field"],
+        |wire, n| {
+            let mut packet = sealed(wire, n);
+            packet[0] = [0x00, 0x01, 0x41, 0x51, 0xff][n as usize % 5];
+            packet
+        },
+    ),
+    Kind {
+        ip: NO_CHECKSUM,
+        ..up("no UDP checksum", BAD_TAG, |wire, n| wire.packet(&now(n), None))
+    },
+    up("a forged fin", BAD_TAG, |wire, _| wire.fin()),
+    Kind {
+        ip: CE,
+        ..up("a forged congestion mark", BAD_TAG, |wire, n| wire.packet(&now(n), None))
+    },
+    down("a forged result", BAD_TAG, |wire, n| {
+        wire.packet(&Shape { result: true, ..now(n) }, None)
+    }),
+    down("a forged mismatch", BAD_TAG, |wire, n| wire.mismatch(n as u32)),
+    down("a forged notice to wait", BAD_TAG, |wire, n| wire.waiting(n as u32)),
+    Kind {
+        ip: CE,
+        ..down("a marked result without a tag", BAD_TAG, |wire, n| {
+            wire.packet(&Shape { result: true, ..now(n) }, None)
+        })
+    },
+    down("a result of before, replayed", OLD, result),
+    down(
+        "a contribution, replayed as a result",
+        &["wrong_direction", "impossible_members"],
+        sealed,
+    ),
+    Kind {
+        from: From::Member,
+        ..up("a member's packets in another job's name", &["bad_tag"], |wire, n| {
+            wire.packet(&now(n), Some(&OTHER_KEY))
+        })
+    },
+    // Valid packets of the member's own job, whose sums it may spoil: wrong chunks, other payloads under one number,
+    // numbers far ahead, and the end of the epoch in between.
+    Kind {
+        from: From::Member,
+        ..up("anything of a member in its own job", &[], |wire, n| {
+            let shape = Shape { job: OTHER_JOB, child: 2, number: (n % 50) as u32, ..now(n) };
+            wire.packet(
+                &Shape { chunk: n as u32 % 3, result: n % 11 == 10, ..shape },
+                Some(&OTHER_KEY),
+            )
+        })
+    },
+];
+
+/// A packet of an honest child; the first number of the epoch, which is complete.
+fn now(n: u64) -> Shape {
+    Shape {
+        job: JOB,
+        epoch: EPOCH,
+        tree: 0,
+        child: 0,
+        number: 0,
+        chunk: 7,
+        result: false,
+        value: n as u8 | 1,
+    }
+}
+
+fn sealed(wire: Wire, n: u64) -> Vec<u8> {
+    wire.packet(&now(n), Some(&KEY))
+}
+
+fn result(wire: Wire, n: u64) -> Vec<u8> {
+    wire.packet(&Shape { result: true, ..now(n) }, Some(&KEY))
+}
+
+fn guess(n: u64) -> u64 {
+    n.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
+}
+
+fn cut(mut packet: Vec<u8>, len: usize) -> Vec<u8> {
+    packet.truncate(len);
+    packet
+}
