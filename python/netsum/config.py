@@ -18,6 +18,7 @@
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
+| NETSUM_DIGEST_EVERY | of so many sums by switches the ranks compare the result of one; 0: of none | 256 |
 | NETSUM_PLAN | tree plan (`netsum plan pack --out`) for allreduces of the world; excludes a controller | none |
 | NETSUM_INTERFACES | `eth0,eth1` or addresses, in the same order on all hosts: allreduces of the world use all | one |
 | NETSUM_PLAN_TOPOLOGY | the plan's fabric (file or name), for plans after link failures, for the cost model | none |
@@ -147,6 +148,10 @@ def _trees(value: str) -> str | None:
     return None if value.isdigit() and 1 <= int(value) <= 255 else "expected a whole number from 1 to 255"
 
 
+def _count(value: str) -> str | None:
+    return None if value.isdigit() and int(value) < 1 << 64 else "expected a whole number, 0 for never"
+
+
 def _fraction(value: str) -> str | None:
     try:
         number = float(value)
@@ -224,6 +229,7 @@ _OPTIONS = {
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),
+    "NETSUM_DIGEST_EVERY": ("digest_every", _count),
     # The core reads the files.
     "NETSUM_CREDENTIALS": ("credentials", _any),
     # The core validates the names.

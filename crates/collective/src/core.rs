@@ -6,12 +6,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arc_swap::ArcSwap;
+use netsum_net::Buffer;
 use netsum_net::arena::Alarm;
 use netsum_net::mesh::{Channel, Key, Mesh, MeshError, Outgoing, Payload};
 use netsum_topo::SumOrder;
 use parking_lot::{Condvar, Mutex};
 
 use crate::Error;
+use crate::digest::{Difference, Digests};
 use crate::error::of_mesh;
 use crate::events::GroupEvents;
 use crate::ledger::Ledger;
@@ -42,6 +44,7 @@ pub(crate) struct Core {
     pub(crate) min_bytes: OnceLock<u64>,
     /// Wakes threads that wait in shared memory.
     pub(crate) alarm: Option<Alarm>,
+    pub(crate) digests: Digests,
     failure: Mutex<Option<Error>>,
     /// Whether `failure` is set: most calls check it, without the lock.
     has_failed: Arc<AtomicBool>,
@@ -68,6 +71,8 @@ pub(crate) struct CoreParts {
     /// Host and process by rank, as "host h0, pid 123".
     pub(crate) places: Vec<String>,
     pub(crate) algorithms: BTreeMap<String, String>,
+    /// See [`crate::Options::digest_every`].
+    pub(crate) digest_every: u64,
     pub(crate) recorder: Recorder,
     pub(crate) unrecorded: Arc<dyn UnrecordedOperations>,
     pub(crate) events: Arc<dyn GroupEvents>,
@@ -75,8 +80,8 @@ pub(crate) struct CoreParts {
 
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Core {
-        let CoreParts { name, mesh, ledger, places, algorithms, recorder, unrecorded, events } =
-            parts;
+        let CoreParts { name, mesh, ledger, places, algorithms, digest_every, .. } = parts;
+        let CoreParts { recorder, unrecorded, events, .. } = parts;
         let (rank, size) = (mesh.rank(), mesh.size());
         Core {
             name,
@@ -93,6 +98,7 @@ impl Core {
             unrecorded,
             min_bytes: OnceLock::new(),
             alarm: None,
+            digests: Digests::new(digest_every, rank, size),
             failure: Mutex::new(None),
             has_failed: Arc::default(),
             failed: Condvar::new(),
@@ -223,6 +229,27 @@ impl Core {
         for to in (0..self.size).filter(|&to| to != self.rank) {
             self.send(to, kind, part, bytes.to_vec());
         }
+    }
+
+    /// Sends a hash of the result to the rank that compares those of all, if this operation's turn has come.
+    pub(crate) fn compare_result(&self, sequence: u64, result: &Buffer) {
+        if !self.digests.is_due(sequence) {
+            return;
+        }
+        let (digest, to) = self.digests.hash(sequence, result);
+        if to == self.rank {
+            self.take_digest(sequence, to, digest);
+        } else {
+            self.send(to, MessageKind::Digest, sequence, digest.to_be_bytes().to_vec());
+        }
+    }
+
+    /// Takes a rank's hash; the group fails if the results differ.
+    pub(crate) fn take_digest(&self, sequence: u64, from: u32, digest: u64) {
+        let Some(Difference { ranks }) = self.digests.take(sequence, from, digest) else { return };
+        let error = Error::ResultsDiffer { sequence, ranks, size: self.size };
+        self.send_all(MessageKind::Failed, 0, error.to_string().as_bytes());
+        self.events.failed(error);
     }
 
     pub(crate) fn count_operation(&self, network: bool) {

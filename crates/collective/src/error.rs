@@ -30,7 +30,10 @@ pub enum Error {
         missing: String,
     },
     /// Two ranks called different operations under the same number.
-    #[error("rank {other} called {theirs}, rank {rank} called {ours} (operation #{sequence})")]
+    #[error(
+        "rank {other} called {theirs}, rank {rank} called {ours} (operation #{sequence}){}",
+        minority(differing)
+    )]
     Mismatch {
         /// The operation's number.
         sequence: u64,
@@ -42,6 +45,30 @@ pub enum Error {
         other: u32,
         /// Its call.
         theirs: String,
+        /// The ranks that called something else than more than half of all; empty if that is not known.
+        differing: Vec<u32>,
+    },
+    /// A rank's packets are not those of its call.
+    #[error(
+        "the packets of {} are not those of {operation}, which all ranks say that they called; that process is faulty \
+         or hostile",
+        some_rank(ranks)
+    )]
+    Contradiction {
+        /// The operation.
+        operation: String,
+        /// The ranks that switches name; empty if these cannot say.
+        ranks: Vec<u32>,
+    },
+    /// All ranks must have the same result of an operation, and have not.
+    #[error("the results of operation #{sequence} differ: {}", of_whom(ranks, *size))]
+    ResultsDiffer {
+        /// The operation's number.
+        sequence: u64,
+        /// The ranks whose results are not those of the majority; empty if there is no majority.
+        ranks: Vec<u32>,
+        /// Number of ranks.
+        size: u32,
     },
     /// Another rank reported that the group cannot continue.
     #[error("{reason} (reported by rank {rank})")]
@@ -120,6 +147,35 @@ impl Error {
             other => other,
         }
     }
+}
+
+fn minority(differing: &[u32]) -> String {
+    match differing {
+        [] => String::new(),
+        [rank] => format!("; rank {rank} differs from most ranks"),
+        ranks => format!("; ranks {ranks:?} differ from most ranks"),
+    }
+}
+
+fn some_rank(ranks: &[u32]) -> String {
+    match ranks {
+        [] => "some rank".to_owned(),
+        [rank] => format!("rank {rank}"),
+        ranks => format!("some of the ranks {ranks:?}"),
+    }
+}
+
+/// Who differs, and what to look at.
+fn of_whom(ranks: &[u32], size: u32) -> String {
+    let most = size as usize - ranks.len();
+    let who = match ranks {
+        [] => format!("no result is that of more than half of the {size} ranks"),
+        [rank] => format!("rank {rank} has other bits than the {most} others"),
+        ranks => format!("ranks {ranks:?} have other bits than the {most} others"),
+    };
+    format!(
+        "{who}; look for a switch, a network or memory that changes values, or for a hostile process"
+    )
 }
 
 /// The error for a mesh error outside of operations.

@@ -17,6 +17,20 @@ pub(crate) struct Ledger {
     state: Mutex<State>,
 }
 
+/// What is known of the calls of all ranks under one number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Opinion {
+    /// Too few are known.
+    Open,
+    /// All called the same.
+    Same,
+    /// More than half called the same, except for these; none if there is no majority.
+    Majority {
+        /// The ranks that are known to have called something else.
+        differing: Vec<u32>,
+    },
+}
+
 #[derive(Default)]
 struct State {
     /// Number of the first entry.
@@ -124,7 +138,30 @@ impl Ledger {
         let ours = state.entry(sequence)?.call.to_string();
         let peer_calls = state.peer_calls.get(&sequence)?.iter();
         let (other, theirs) = peer_calls.filter(|(_, call)| *call != ours).min()?.clone();
-        Some(Error::Mismatch { sequence, rank, ours, other, theirs })
+        Some(Error::Mismatch { sequence, rank, ours, other, theirs, differing: Vec::new() })
+    }
+
+    /// What the calls say that are known of `size` ranks, of which `rank` is this one.
+    pub(crate) fn opinion(&self, sequence: u64, (rank, size): (u32, u32)) -> Opinion {
+        let mut state = self.state.lock();
+        let Some(ours) = state.entry(sequence).map(|entry| entry.call.to_string()) else {
+            return Opinion::Open;
+        };
+        let peers = state.peer_calls.get(&sequence).map_or(&[][..], Vec::as_slice);
+        let calls = || peers.iter().map(|(rank, call)| (*rank, call)).chain([(rank, &ours)]);
+        let votes = |call: &String| calls().filter(|(_, other)| *other == call).count();
+        let complete = calls().count() == size as usize;
+        match calls().find(|(_, call)| 2 * votes(call) > size as usize) {
+            Some((_, most)) if complete && votes(most) == size as usize => Opinion::Same,
+            Some((_, most)) => {
+                let mut differing: Vec<u32> =
+                    calls().filter(|(_, call)| *call != most).map(|(rank, _)| rank).collect();
+                differing.sort_unstable();
+                Opinion::Majority { differing }
+            }
+            None if complete => Opinion::Majority { differing: Vec::new() },
+            None => Opinion::Open,
+        }
     }
 }
 
@@ -185,6 +222,27 @@ mod tests {
             ledger.retire(next);
         }
         assert!(!ledger.on_peer_call(sequence, 2, "alltoall".into()));
+    }
+
+    #[test]
+    fn the_ranks_that_differ_from_most_are_named() {
+        let ledger = Ledger::default();
+        let barrier = Call::barrier();
+        ledger.enter(0, barrier.clone(), barrier.fingerprint());
+        let of = |rank: u32| ledger.opinion(0, (rank, 4));
+        assert_eq!(ledger.opinion(5, (0, 4)), Opinion::Open);
+        assert_eq!(of(0), Opinion::Open);
+        ledger.on_peer_call(0, 2, "alltoall".into());
+        ledger.on_peer_call(0, 1, "barrier".into());
+        assert_eq!(of(0), Opinion::Open, "rank 3 can decide");
+        ledger.on_peer_call(0, 3, "barrier".into());
+        assert_eq!(of(0), Opinion::Majority { differing: vec![2] });
+        ledger.on_peer_call(0, 3, "alltoall".into());
+        assert_eq!(of(0), Opinion::Majority { differing: vec![] }, "two and two");
+        ledger.on_peer_call(0, 1, "alltoall".into());
+        assert_eq!(of(0), Opinion::Majority { differing: vec![0] }, "it is this one");
+        (1..4).for_each(|rank| _ = ledger.on_peer_call(0, rank, "barrier".into()));
+        assert_eq!(of(0), Opinion::Same);
     }
 
     #[test]

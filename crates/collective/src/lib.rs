@@ -13,6 +13,7 @@ mod comm;
 mod coordinator;
 mod core;
 mod deadline;
+mod digest;
 mod error;
 mod events;
 mod explain;

@@ -19,6 +19,8 @@ pub(crate) enum MessageKind {
     Failed = 4,
     /// A message of the hand-over between tree plans of rank 0.
     PlanHandover = 5,
+    /// A hash of a result, 8 bytes, big-endian; part: the operation's sequence number.
+    Digest = 6,
 }
 
 impl MessageKind {
@@ -28,6 +30,7 @@ impl MessageKind {
             MessageKind::Handover,
             MessageKind::Failed,
             MessageKind::PlanHandover,
+            MessageKind::Digest,
         ];
         all.into_iter().find(|&kind| kind as u64 == tag)
     }

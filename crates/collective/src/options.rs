@@ -96,6 +96,8 @@ pub struct Options {
     pub link_latency_s: Option<f64>,
     /// For the cost model: bytes per second of a rank in each direction; `None`: measured.
     pub link_bytes_per_s: Option<f64>,
+    /// The results of one of so many sums by switches are compared between the ranks; 0: of none.
+    pub digest_every: u64,
     /// An address that all ranks can reach: selects this machine's address if `host` does not.
     pub rendezvous: Option<String>,
     /// Folder of this process's credentials, if the controller demands certificates.
@@ -165,6 +167,10 @@ impl Options {
                     options.link_bytes_per_s =
                         Some(positive(value).ok_or_else(|| wrong("a rate"))?);
                 }
+                "digest_every" => {
+                    options.digest_every =
+                        value.parse().map_err(|_| wrong("a number, 0 for never"))?;
+                }
                 "credentials" => options.credentials = Some(PathBuf::from(value)),
                 "recorder" => options.recorder = Some(PathBuf::from(value)),
                 "rendezvous" => options.rendezvous = Some(value.clone()),
@@ -179,11 +185,13 @@ impl Options {
         let Options { protocol, tenant, scale, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
         let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
+        let digest_every = self.digest_every;
         format!(
             "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
              network={network:?} \
-             algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?}"
+             algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?} \
+             digest_every={digest_every}"
         )
     }
 }
@@ -204,6 +212,7 @@ impl Default for Options {
             algorithms: BTreeMap::new(),
             link_latency_s: None,
             link_bytes_per_s: None,
+            digest_every: 256,
             rendezvous: None,
             credentials: None,
             recorder: None,
@@ -270,6 +279,8 @@ mod tests {
         assert_eq!(parse("order", "hosts").unwrap().order, Order::Hosts);
         assert!(error("order", "any").contains("use ranks or hosts"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));
+        assert_eq!(parse("digest_every", "0").unwrap().digest_every, 0);
+        assert!(error("digest_every", "x").contains("use a number, 0 for never"));
         assert_eq!(error("tress", "1"), "option tress does not exist");
     }
 }

@@ -126,11 +126,14 @@ impl World {
         });
     }
 
+    /// The result of every sum is compared between the ranks.
     fn config(&self, rank: u32) -> GroupConfig {
+        let usual = config(rank, RANKS, "trees");
         GroupConfig {
             controller: Some(self.address.to_string()),
             host: Some(format!("h{rank}")),
-            ..config(rank, RANKS, "trees")
+            options: Options { digest_every: 1, ..usual.options },
+            ..usual
         }
     }
 
@@ -426,5 +429,6 @@ fn different_calls_on_trees_are_an_error_at_every_rank() {
     for text in errors {
         assert!(text.contains("rank 1 called allreduce float32[12000] sum"), "{text}");
         assert!(text.contains("called allreduce float32[10000] sum"), "{text}");
+        assert!(text.contains("; rank 1 differs from most ranks"), "{text}");
     }
 }

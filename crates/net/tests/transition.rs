@@ -107,7 +107,7 @@ fn disagreement_is_reported_to_all_ranks() {
     }
     for member in &members {
         let event = member.events.recv_timeout(PATIENCE).unwrap();
-        assert!(matches!(event, Event::Mismatch { id: 9 }), "{event:?}");
+        assert!(matches!(event, Event::Mismatch { id: 9, .. }), "{event:?}");
     }
 }
 

@@ -155,6 +155,9 @@ pub enum Event {
     Mismatch {
         /// Id of the operation.
         id: u64,
+        /// Whose contribution differs from the first one, if the switch says so: a rank; with static pools, the number
+        /// of a worker.
+        named: Option<u32>,
     },
     /// Something is in flight and the tree has not answered for this long. Repeated while it lasts.
     Silent {

@@ -271,3 +271,18 @@ proptest! {
         prop_assert_eq!(server.values().used(), 0);
     }
 }
+
+#[test]
+fn a_notice_names_the_rank_that_differs_from_the_first() {
+    let mut server = server();
+    let mut give = |header: Header| {
+        let from = PortId(10 + header.workers.trailing_zeros());
+        server.handle(NOW, from, false, &Header { level: Level::Server, ..header }, &PAYLOAD)
+    };
+    assert_eq!(give(header(1, 0, 0)), Ok(()));
+    assert_eq!(give(Header { chunk: 78, ..header(1, 1, 0) }), Err(DropReason::Mismatch));
+    for _ in 0..2 {
+        let notice = server.poll_transmit().unwrap().header;
+        assert_eq!((notice.kind, notice.next_slot), (Kind::Mismatch, SlotIndex(2)), "rank 1");
+    }
+}

@@ -414,3 +414,32 @@ fn every_reason_to_drop_is_distinguished() {
         "the shadow copy"
     );
 }
+
+#[test]
+fn a_notice_names_the_worker_that_differs_from_the_first() {
+    let mut switch = Switch::new(8, ROW, Rows::new(32, ROW.into()));
+    let workers = vec![PortId(0), PortId(1), PortId(2)];
+    let (job, epoch, slots, fragment_bytes) = (JobId(1), Epoch(1), 4, ROW);
+    switch.install(Time(0), Lease { job, epoch, workers, slots, fragment_bytes }).unwrap();
+    let (worker, workers, timeout_ns) = (2, 3, 1000);
+    let config = WorkerConfig { job, epoch, worker, workers, slots, fragment_bytes, timeout_ns };
+    let mut machine = Worker::new(Time(0), config);
+    let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
+    let fragments = Fragments::All;
+    machine.submit(Submission { id: 4, format, numel: 8, fingerprint: 0, fragments });
+    let sent = machine.poll_transmit(Time(0)).unwrap().header;
+    let mut give = |from: u8, chunk: u32| {
+        let header = Header { worker: from, chunk, ..sent };
+        let payload = [0; ROW as usize];
+        switch.handle(Time(0), PortId(from.into()), false, &header, &payload)
+    };
+    assert_eq!(give(0, sent.chunk), Ok(()));
+    assert_eq!(give(1, sent.chunk ^ 1), Err(DropReason::Mismatch));
+    for to in 0..3 {
+        let notice = switch.poll_transmit().unwrap();
+        assert_eq!((notice.to, notice.header.kind), (PortId(to), Kind::Mismatch));
+        assert_eq!(machine.handle(Time(0), false, &notice.header), Ok(None));
+    }
+    assert_eq!(machine.poll_event(), Some(Event::Mismatch { id: 4, named: Some(1) }));
+    assert_eq!(machine.poll_event(), None);
+}

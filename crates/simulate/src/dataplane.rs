@@ -175,7 +175,7 @@ impl DataPlane {
         };
         Some(match epoch.worker.poll_event()? {
             netsum_proto::Event::Done { id, .. } => done(&mut self.operations, id),
-            netsum_proto::Event::Mismatch { id } => Event::Mismatch(id),
+            netsum_proto::Event::Mismatch { id, .. } => Event::Mismatch(id),
             netsum_proto::Event::Silent { tree, for_ns } => Event::Silent(tree, for_ns),
         })
     }

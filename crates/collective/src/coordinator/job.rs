@@ -107,7 +107,7 @@ impl State {
         let Some(job) = self.jobs.remove(&sequence) else { return };
         let TreeJob { format, how, buffer, fingerprint, deadline, work, .. } = job;
         let order = self.core.order.load_full();
-        let size = self.core.size;
+        let (core, size) = (self.core.clone(), self.core.size);
         let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
         let body = move |comm: &mut Comm<'_>| {
             let mut sum = Allreduce { order, format, buffer };
@@ -117,6 +117,7 @@ impl State {
             }
             comm.finish()?;
             conclude(how, format.dtype, &mut sum.buffer, size);
+            core.compare_result(sequence, &sum.buffer);
             Ok(())
         };
         let body: Body = Box::new(body);
@@ -128,6 +129,7 @@ impl State {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         let ranks = (self.core.size - missing.count_ones()).max(1);
         conclude(job.how, job.format.dtype, &mut job.buffer, ranks);
+        self.core.compare_result(id, &job.buffer);
         self.core.count_operation(true);
         self.core.ledger.retire(id);
         job.end(Ok(()));

@@ -4,6 +4,7 @@
 //! they run on a separate host queue. So a rank that calls an operation before a change of plan, and one that calls it
 //! after, put it on the same path.
 
+mod disputes;
 mod handover;
 mod job;
 mod mesh_handler;
@@ -35,6 +36,7 @@ use crate::events::GroupEvents;
 use crate::messages::MessageKind;
 use crate::queue::OpQueue;
 use crate::status::Status;
+use disputes::Disputes;
 
 /// Events of the coordinator's thread.
 pub(crate) enum Event {
@@ -132,6 +134,7 @@ impl Coordinator {
             away: None,
             beat: Instant::now(),
             plan_works: false,
+            disputes: Disputes::default(),
         };
         let thread = spawn("netsum-group", move || state.run())?;
         Ok((Coordinator { events: sender, thread: Mutex::new(Some(thread)) }, settled))
@@ -200,6 +203,7 @@ struct State {
     beat: Instant,
     /// Whether the trees of the plan in use have summed an operation.
     plan_works: bool,
+    disputes: Disputes,
 }
 
 impl State {
@@ -254,7 +258,7 @@ impl State {
     fn take_driver(&mut self, event: worker::Event) {
         match event {
             worker::Event::Done { id, missing } => self.done(id, missing),
-            worker::Event::Mismatch { id } => self.compare(id),
+            worker::Event::Mismatch { id, named } => self.packets_differ(id, named),
             worker::Event::Silent { tree, for_ns } => self.silent(tree.0, for_ns),
             worker::Event::Io(netsum_net::NetError::Stopped) => {
                 self.fail(Error::Internal("the data thread has stopped".into()));
@@ -278,6 +282,11 @@ impl State {
                 let mismatch = key.part == 1;
                 self.fail(Error::Told { rank: from, reason: reason.into_owned(), mismatch });
             }
+            Some(MessageKind::Digest) => {
+                if let Ok(digest) = bytes.try_into().map(u64::from_be_bytes) {
+                    self.core.take_digest(key.part, from, digest);
+                }
+            }
             // The mesh handler forwards these to the session.
             Some(MessageKind::PlanHandover) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
@@ -289,11 +298,7 @@ impl State {
         if let Some(call) = self.core.ledger.announce(sequence) {
             self.core.send_all(MessageKind::Call, sequence, call.as_bytes());
         }
-        if let Some(error) = self.core.ledger.mismatch(sequence, self.core.rank) {
-            // A rank that had completed its part when this rank noticed must fail, too.
-            self.core.send_all(MessageKind::Failed, 1, error.to_string().as_bytes());
-            self.fail(error);
-        }
+        self.judge(sequence, Instant::now());
     }
 
     fn notice(&mut self, notice: WorkerNotice) {
@@ -328,6 +333,7 @@ impl State {
     fn tick(&mut self) {
         let now = Instant::now();
         self.watch_silence();
+        self.watch_disputes(now);
         self.watch_deadlines(now);
         if self.core.failure().is_none() {
             self.machine.handle_timeout(self.now());

@@ -177,3 +177,51 @@ impl Drop for Group {
 
 /// Peers answer a goodbye at once unless they are gone, too.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{Buffer, Options};
+
+    const SIZE: u32 = 4;
+
+    fn group(rank: u32) -> Group {
+        let group = Group::new(GroupConfig {
+            rank,
+            size: SIZE,
+            name: "digests".to_owned(),
+            controller: None,
+            host: Some("127.0.0.1".to_owned()),
+            timeout: Duration::from_secs(60),
+            options: Options { digest_every: 8, shared_memory: false, ..Options::default() },
+            plan: None,
+        });
+        group.unwrap()
+    }
+
+    /// Whoever compares tells all ranks.
+    #[test]
+    fn a_rank_with_another_result_ends_the_group_and_is_named() {
+        let groups: Vec<Group> = (0..SIZE).map(group).collect();
+        let addresses: Vec<Vec<u8>> = groups.iter().map(Group::address).collect();
+        std::thread::scope(|scope| {
+            for group in &groups {
+                let addresses = &addresses;
+                scope.spawn(move || {
+                    group.connect(addresses).unwrap();
+                    let core = group.connected.load_full().unwrap().core.clone();
+                    let result = |value| Buffer::from_vec(vec![value; 100]);
+                    core.compare_result(0, &result(1));
+                    core.compare_result(3, &result(group.rank() as u8));
+                    core.compare_result(8, &result(u8::from(group.rank() == 2)));
+                    assert!(core.await_failure(Instant::now() + Duration::from_secs(60)));
+                    let why = core.failure().unwrap().to_string();
+                    let named = "the results of operation #8 differ: rank 2 has other bits than the 3 others";
+                    assert!(why.contains(named), "{why}");
+                });
+            }
+        });
+    }
+}

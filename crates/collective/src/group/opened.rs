@@ -91,6 +91,7 @@ impl Opened {
             ledger,
             places: all.iter().map(Address::place).collect(),
             algorithms: config.options.algorithms.clone(),
+            digest_every: config.options.digest_every,
             recorder: Recorder::new(config.options.recorder.clone()),
             unrecorded: state.clone(),
             events: Arc::new(events.clone()),

@@ -59,6 +59,8 @@ pub enum Event {
     Mismatch {
         /// Id of the operation.
         id: u64,
+        /// As in [`netsum_proto::Event::Mismatch`].
+        named: Option<u32>,
     },
     /// A tree has not answered for this long. Repeated while the silence lasts.
     Silent {
@@ -75,7 +77,7 @@ impl From<netsum_proto::Event> for Event {
     fn from(event: netsum_proto::Event) -> Event {
         match event {
             netsum_proto::Event::Done { id, missing } => Event::Done { id, missing },
-            netsum_proto::Event::Mismatch { id } => Event::Mismatch { id },
+            netsum_proto::Event::Mismatch { id, named } => Event::Mismatch { id, named },
             netsum_proto::Event::Silent { tree, for_ns } => Event::Silent { tree, for_ns },
         }
     }

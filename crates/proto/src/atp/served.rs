@@ -134,6 +134,12 @@ impl ServerLease {
         if possible { Ok(()) } else { Err(DropReason::Members) }
     }
 
+    /// The rank whose contribution a packet is, if it is that of one rank.
+    pub(super) fn only_rank(&self, header: &Header) -> Option<u32> {
+        let one = |bits: u32| (bits.count_ones() == 1).then(|| bits.trailing_zeros() as usize);
+        self.racks.get(one(header.racks)?)?.get(one(header.workers)?).copied()
+    }
+
     /// Workers of a rack whose contributions are in a packet that names the rack.
     pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
         match header.racks.count_ones() {

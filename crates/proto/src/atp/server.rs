@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use netsum_wire::atp::{Flags, Header, Kind};
-use netsum_wire::{Arithmetic, Epoch, JobId, TreeId};
+use netsum_wire::{Arithmetic, Epoch, JobId, SlotIndex, TreeId};
 
 use super::gather::{Entry, Merge, Phase};
 use super::lease::{LeaseError, ServerLease};
@@ -221,7 +221,9 @@ impl<V: Values> Server<V> {
         entry.begin(header, &mut self.values);
         if !entry.is_of(header) {
             tenant.counters.mismatches += 1;
-            self.notify(key, header, Kind::Mismatch);
+            let rank = tenant.lease.only_rank(header);
+            let next_slot = SlotIndex(rank.map_or(0, |rank| rank + 1));
+            self.notify(key, Header { next_slot, ..down(header, Kind::Mismatch) });
             return Err(DropReason::Mismatch);
         }
         let merged = if matches!(entry.phase, Phase::Done(_)) {
@@ -263,8 +265,8 @@ impl<V: Values> Server<V> {
         if matches!(entry.phase, Phase::Integers(_)) && entry.overflow {
             entry.ask_for_floats(&tenant.lease, &mut self.values);
             tenant.counters.float_requests += 1;
-            let header = tenant.ring[index].header;
-            self.notify(key, &header, Kind::FloatRequest);
+            let header = down(&tenant.ring[index].header, Kind::FloatRequest);
+            self.notify(key, header);
             return Ok(());
         }
         entry.finish(&mut self.values)?;
@@ -304,8 +306,7 @@ impl<V: Values> Server<V> {
     }
 
     /// Sends a notice to all workers.
-    fn notify(&mut self, key: (JobId, TreeId), about: &Header, kind: Kind) {
-        let header = down(about, kind);
+    fn notify(&mut self, key: (JobId, TreeId), header: Header) {
         let tenant = self.tenants.get(key.0, key.1).expect("it was found");
         for neighbour in &tenant.lease.neighbours {
             self.outbox.push_back(Transmit { to: neighbour.port, header, payload: None });

@@ -280,7 +280,8 @@ impl Worker {
         let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(usize::from(header.tree.0), number);
         let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
-        let event = Event::Mismatch { id };
+        let named = header.next_slot.0.checked_sub(1).filter(|&rank| rank < self.config.ranks);
+        let event = Event::Mismatch { id, named };
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }

@@ -295,7 +295,7 @@ impl Worker {
         let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(index, vid);
         let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
-        let event = Event::Mismatch { id };
+        let event = Event::Mismatch { id, named: None };
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }

@@ -252,7 +252,8 @@ impl<V: Values> Switch<V> {
         }
         if !round.agrees(header) {
             pool.counters.mismatches += 1;
-            let notice = Header { kind: Kind::Mismatch, n_elems: 0, worker: NOBODY, ..*header };
+            // The worker is the one whose packet differs from the first.
+            let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
             self.multicast(header.job, notice, None);
             return Err(DropReason::Mismatch);
         }

@@ -124,7 +124,8 @@ impl WorkerMachine for Worker {
                 let g = self.g_in_flight(header).ok_or(DropReason::Unexpected)?;
                 let operation = self.operations.find(g);
                 let id = operation.ok_or(DropReason::Unexpected)?.submission.id;
-                let event = Event::Mismatch { id };
+                let named = (header.worker < self.config.workers).then_some(header.worker.into());
+                let event = Event::Mismatch { id, named };
                 if !self.events.contains(&event) {
                     self.events.push_back(event);
                 }

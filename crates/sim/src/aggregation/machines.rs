@@ -407,7 +407,7 @@ impl<R: Protocol> Residents<R> {
                 Event::Done { id, .. } => {
                     self.done.push(Done { job: state.job, rank: state.rank, id });
                 }
-                Event::Mismatch { id } => self.violations.push(Violation {
+                Event::Mismatch { id, .. } => self.violations.push(Violation {
                     at_ps: net.now_ps(),
                     job: state.job,
                     what: format!("the workers disagree on operation {id}"),
