@@ -90,6 +90,8 @@ fn simplifications(scenario: &Scenario) -> Vec<Scenario> {
         drift_permille: 0,
     };
     list.insert(0, changed(scenario, |s| s.noise = calm.clone()));
+    list.push(changed(scenario, |s| s.adversary = None));
+    list.push(changed(scenario, |s| s.adversary.iter_mut().for_each(|one| one.job = None)));
     list.push(changed(scenario, |s| s.noise.loss = 0));
     list.push(changed(scenario, |s| s.noise.duplication = 0));
     list.push(changed(scenario, |s| s.noise.corruption = 0));
@@ -143,6 +145,10 @@ fn without_job(scenario: &Scenario, gone: usize) -> Scenario {
         }
         _ => true,
     };
+    if let Some(adversary) = &mut scenario.adversary {
+        adversary.job =
+            adversary.job.filter(|&job| job != gone).map(|job| job - u32::from(job > gone));
+    }
     scenario.faults.retain_mut(|fault| match &mut fault.kind {
         Kind::Kill { process, .. }
         | Kind::Stop { process }

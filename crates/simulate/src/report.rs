@@ -85,6 +85,8 @@ pub struct Report {
     pub on_trees: u64,
     /// Hand-overs completed at a rank.
     pub handovers: u64,
+    /// Hostile packets.
+    pub forged: u64,
     /// Ranks that completed all their operations.
     pub completed: u32,
     /// Ranks that ended in an error with a cause.

@@ -21,6 +21,9 @@ pub struct Scenario {
     pub jobs: Vec<JobShape>,
     /// Faults, in order of their times.
     pub faults: Vec<Fault>,
+    /// Somebody on the network who is hostile.
+    #[serde(default)]
+    pub adversary: Option<AdversaryShape>,
     /// Operation time-out, milliseconds.
     pub operation_timeout_ms: u64,
     /// Silence after which the mesh considers a peer lost, milliseconds.
@@ -79,6 +82,15 @@ pub struct Noise {
     pub drift_permille: u32,
 }
 
+/// An adversary, who hears packets of sums, and sends any packet under any address.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdversaryShape {
+    /// Hostile packets per million of others.
+    pub per_million: u32,
+    /// The job whose key the adversary has, as one of its members.
+    pub job: Option<u32>,
+}
+
 /// A job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobShape {
@@ -118,6 +130,7 @@ impl Scenario {
             seed,
             noise: Noise::draw(&mut Random::of(seed, &[4])),
             faults: Vec::new(),
+            adversary: AdversaryShape::draw(&mut Random::of(seed, &[6]), jobs.len() as u64),
             operation_timeout_ms: 90_000,
             mesh_silence_ms: random.within(5..=30) * 1000,
             first_number: draw_first(&mut random),
@@ -209,6 +222,16 @@ impl Noise {
             message_jitter_us: rare(20_000),
             drift_permille: rare(101),
         }
+    }
+}
+
+impl AdversaryShape {
+    /// In a fourth of the seeds.
+    fn draw(random: &mut Random, jobs: u64) -> Option<AdversaryShape> {
+        random.chance(250_000).then(|| AdversaryShape {
+            per_million: random.pick(&[1_000, 20_000, 100_000, 500_000]),
+            job: (jobs > 1 && random.chance(500_000)).then(|| random.below(jobs) as u32),
+        })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use netsum_simulate::scenario::Noise;
+use netsum_simulate::scenario::{AdversaryShape, Noise};
 use netsum_simulate::{Scenario, run};
 
 /// Without faults and noise every job completes all operations on its trees.
@@ -48,6 +48,26 @@ fn invariants_hold_on_the_first_seeds() {
             return;
         }
     }
+}
+
+/// An adversary who hears and sends any packet, half of them, changes no sum and ends no job; with one job's key, it
+/// spoils no other.
+#[test]
+fn an_adversary_changes_no_sum_and_ends_no_job() {
+    let mut forged = 0;
+    for seed in 1..=24 {
+        let mut scenario = Scenario::of_seed(seed);
+        scenario.fabric.trusted = false;
+        for (number, job) in scenario.jobs.iter_mut().enumerate() {
+            job.protocol = ["atp", "switchml"][(seed as usize + number) % 2].to_owned();
+        }
+        let job = (scenario.jobs.len() > 1).then_some(0);
+        scenario.adversary = Some(AdversaryShape { per_million: 500_000, job });
+        let report = run(&scenario);
+        assert_eq!(report.worst(), None, "seed {seed}");
+        forged += report.forged;
+    }
+    assert!(forged > 10_000, "{forged} hostile packets");
 }
 
 fn calm() -> Noise {

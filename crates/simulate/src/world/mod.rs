@@ -1,5 +1,6 @@
 //! The simulated world: processes, networks and the event loop.
 
+mod adversary;
 mod aggregators;
 mod checks;
 mod client;
@@ -26,6 +27,7 @@ use crate::random::Random;
 use crate::report::{Class, Report, Violation};
 use crate::scenario::Scenario;
 use crate::trace::Trace;
+use adversary::Adversary;
 use aggregators::AggregatorProcess;
 use clock::{Clock, MS, Nanos, SECOND};
 use controller::ControllerProcess;
@@ -162,6 +164,7 @@ pub struct World {
     first_rank: Place,
     jobs: Vec<Job>,
     network: Network,
+    adversary: Option<Adversary>,
     streams: Streams,
     mesh: Mesh,
     active: Active,
@@ -202,6 +205,7 @@ impl World {
         }
         let mut world = World {
             network: Network::new(scenario, &fabric, &topology, &aggregators, &ranks),
+            adversary: Adversary::new(scenario),
             controller: ControllerProcess::new(scenario),
             streams: Streams::new(),
             mesh: Mesh::new(),
@@ -227,6 +231,9 @@ impl World {
 
     fn set_up(&mut self) {
         self.start_controller(crate::fault::StoreAfter::Kept);
+        for number in (0..self.jobs.len()).filter(|&job| self.is_spoiled(job)).collect::<Vec<_>>() {
+            self.jobs[number].excuse = Some("a member of it is hostile".to_owned());
+        }
         for place in 1..self.first_rank {
             self.start_aggregator(place);
         }

@@ -98,6 +98,7 @@ impl World {
         if to >= self.processes.len() {
             return;
         }
+        self.overhear(from, to, &bytes);
         let noise = &self.scenario.noise;
         let seed = self.network.seed;
         let random = self
