@@ -39,7 +39,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     /// Kept inputs of a target with a few bytes changed, removed or repeated.
     #[test]
@@ -61,6 +61,11 @@ proptest! {
     fn parsers_take_anything(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         targets::TARGETS.iter().for_each(|(_, target)| target(&bytes));
     }
+}
+
+/// `NETSUM_FUZZ_CASES` sets how many, for long runs without a fuzzer.
+fn cases() -> u32 {
+    std::env::var("NETSUM_FUZZ_CASES").map_or(500, |cases| cases.parse().expect("a number"))
 }
 
 thread_local! {
