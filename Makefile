@@ -75,7 +75,7 @@ tls-check: ## every wrong peer, and CONNECTIONS=10000 slow and silent ones at on
 	cargo test --release --quiet -p netsum-identity --test handshakes
 	$(if $(CONNECTIONS),NETSUM_TLS_CONNECTIONS=$(CONNECTIONS)) cargo test --release --quiet -p netsum-control --test live tls_check -- --nocapture
 
-forge: ## COUNT=1000000 forged packets of each of 30 kinds against real switches and workers that check every element; root
+forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches and workers that check every element; root
 	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet -p netsum-net --test forge -- --nocapture
 
 fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS each (3600: an hour); FUZZ=name for one; needs nightly Rust and cargo-fuzz

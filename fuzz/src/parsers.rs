@@ -5,6 +5,7 @@ use netsum_proto::row_machines::{Role, RowMachines};
 use netsum_proto::{Aggregator, Lease, Time, atp};
 use netsum_topo::links::{TreePlan, dgx1v};
 use netsum_topo::{Fabric, Rate};
+use netsum_wire::seal::{HopKeys, SealKey};
 use netsum_wire::tag::{JobKey, Mac};
 
 /// A lease from a controller, installed in the machine that it is for: memory stays within what the switch has, and a
@@ -97,10 +98,14 @@ pub fn identity(bytes: &[u8]) {
 /// they came.
 pub fn tag(bytes: &[u8]) {
     for mac in [Mac::SipHash, Mac::Aegis] {
-        assert!(!JobKey::new(mac, *b"nobody knows it.").has_sealed(bytes), "a forged tag");
+        let key = JobKey::new(mac, *b"nobody knows it.");
+        assert!(!key.has_sealed(bytes) && SealKey::new(&key).open(bytes).is_none(), "a forged tag");
     }
     if let Some(key) = JobKey::from_bytes(bytes) {
         let written = key.to_bytes();
         assert!(written == bytes || written[1..] == *bytes);
+    }
+    if let Some(keys) = HopKeys::from_bytes(bytes) {
+        assert_eq!(keys.to_bytes(), *bytes);
     }
 }

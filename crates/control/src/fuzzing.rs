@@ -14,7 +14,7 @@ use crate::{ControllerPlan, Engine, JobPlan, MemoryStore, lease_from_message, pb
 /// A lease as a switch receives it, if it can be used, with its neighbours as numbers.
 pub fn lease(bytes: &[u8]) -> Option<Lease> {
     let message = pb::Lease::decode(bytes).ok()?;
-    let _ = message.key.as_ref().map(pb::JobKey::key);
+    let _ = message.secrets();
     let lease = lease_from_message(&message).ok()?;
     let all = lease.neighbours();
     let number = |neighbour| all.iter().position(|one| *one == neighbour).unwrap_or(0);
@@ -70,7 +70,10 @@ fn event(kind: u8, session: SessionId, body: &[u8]) -> Option<Event> {
             let request: pb::StopJobRequest = checked(body)?;
             Event::StopJob { job: request.job, reason: request.reason }
         }
-        3 | 4 => Event::WorkerJoined { session, join: checked(body)? },
+        3 | 4 => {
+            let key = JobKey::new(Mac::SipHash, [2; 16]);
+            Event::WorkerJoined { session, join: checked(body)?, key }
+        }
         5 => Event::WorkerHeartbeat { session, statistics: checked(body)? },
         6 => Event::WorkerLeft { session },
         7 => Event::WorkerClosed { session },

@@ -59,7 +59,7 @@ fn an_adversary_changes_no_sum_and_ends_no_job() {
         let mut scenario = Scenario::of_seed(seed);
         scenario.fabric.trusted = false;
         for (number, job) in scenario.jobs.iter_mut().enumerate() {
-            job.protocol = ["atp", "switchml"][(seed as usize + number) % 2].to_owned();
+            job.protocol = ["panama", "atp", "switchml"][(seed as usize + number) % 3].to_owned();
         }
         let job = (scenario.jobs.len() > 1).then_some(0);
         scenario.adversary = Some(AdversaryShape { per_million: 500_000, job });

@@ -2,7 +2,7 @@
 //! are dropped.
 
 use crate::datagram::{Ip, PLAIN};
-use crate::rigs::{EPOCH, JOB, KEY, OTHER_JOB, OTHER_KEY, Shape, Wire};
+use crate::rigs::{EPOCH, JOB, Key, OTHER_JOB, Shape, Wire};
 
 /// Whose address a packet has.
 #[derive(Clone, Copy, PartialEq)]
@@ -35,10 +35,14 @@ pub struct Kind {
 const UNKNOWN: &[&str] = &["unknown_sender"];
 const BAD_TAG: &[&str] = &["bad_tag"];
 /// What is complete is not added, or taken, again.
-const OLD: &[&str] = &["too_old", "duplicate", "beyond_window", "unexpected", "overlap"];
+const OLD: &[&str] = &["replay", "too_old", "duplicate", "beyond_window", "unexpected", "overlap"];
+/// The same; or it was another worker's.
+const OLD_RESULT: &[&str] =
+    &["replay", "too_old", "duplicate", "beyond_window", "unexpected", "overlap", "bad_tag"];
 /// A header that is damaged is refused for what it says, or by its tag.
 const DAMAGED: &[&str] = &[
     "bad_tag",
+    "replay",
     "unknown_version",
     "unknown_kind",
     "unknown_format",
@@ -81,25 +85,29 @@ pub const KINDS: &[Kind] = &[
     Kind { from: From::Outsider, ..down("an outsider's address, down", UNKNOWN, result) },
     up("no tag", BAD_TAG, |wire, n| wire.packet(&now(n), None)),
     up("a guessed tag", BAD_TAG, |wire, n| wire.tagged(&now(n), guess(n))),
-    up("a tag of another job's key", BAD_TAG, |wire, n| wire.packet(&now(n), Some(&OTHER_KEY))),
-    up("another tenant's job", &["not_a_neighbour", "no_lease"], |wire, n| {
-        wire.packet(&Shape { job: OTHER_JOB, ..now(n) }, Some(&OTHER_KEY))
+    up("a tag of another job's key", BAD_TAG, |wire, n| wire.packet(&now(n), Some(Key::Other))),
+    up("another tenant's job", &["not_a_neighbour", "no_lease", "bad_tag"], |wire, n| {
+        wire.packet(&Shape { job: OTHER_JOB, ..now(n) }, Some(Key::Other))
     }),
     up("a tag of another packet", BAD_TAG, |wire, n| {
-        let other = wire.packet(&Shape { number: 1, ..now(n) }, Some(&KEY));
+        let other = wire.packet(&Shape { number: 1, ..now(n) }, Some(Key::Own));
         wire.with_tag_of(&now(n), &other)
     }),
-    up("an earlier epoch, replayed", &["stale_epoch"], |wire, n| {
-        wire.packet(&Shape { epoch: EPOCH - 1, ..now(n) }, Some(&KEY))
+    up("an earlier epoch, replayed", &["stale_epoch", "bad_tag"], |wire, n| {
+        wire.packet(&Shape { epoch: EPOCH - 1, ..now(n) }, Some(Key::Own))
     }),
     up("a later epoch", BAD_TAG, |wire, n| {
         wire.packet(&Shape { epoch: EPOCH + 1, ..now(n) }, None)
     }),
     up("a contribution of before, replayed", OLD, sealed),
-    up("another child's contribution, replayed", &["impossible_members"], |wire, n| {
-        wire.packet(&Shape { child: 1, ..now(n) }, Some(&KEY))
+    up("another child's contribution, replayed", &["impossible_members", "bad_tag"], |wire, n| {
+        wire.packet(&Shape { child: 1, ..now(n) }, Some(Key::Own))
     }),
-    up("a result, replayed as a contribution", &["wrong_direction", "impossible_members"], result),
+    up(
+        "a result, replayed as a contribution",
+        &["wrong_direction", "impossible_members", "bad_tag"],
+        result,
+    ),
     up("another tree", &["bad_tag", "no_lease"], |wire, n| {
         wire.with_tag_of(&Shape { tree: 1, ..now(n) }, &sealed(wire, n))
     }),
@@ -137,6 +145,9 @@ pub const KINDS: &[Kind] = &[
         ..up("no UDP checksum", BAD_TAG, |wire, n| wire.packet(&now(n), None))
     },
     up("a forged fin", BAD_TAG, |wire, _| wire.fin()),
+    up("a forged acknowledgement", &["bad_tag", "payload_length", "empty_fragment"], |wire, n| {
+        wire.acknowledgement(n as u32)
+    }),
     Kind {
         ip: CE,
         ..up("a forged congestion mark", BAD_TAG, |wire, n| wire.packet(&now(n), None))
@@ -152,17 +163,19 @@ pub const KINDS: &[Kind] = &[
             wire.packet(&Shape { result: true, ..now(n) }, None)
         })
     },
-    down("a result of before, replayed", OLD, result),
+    down("a result of before, replayed", OLD_RESULT, result),
     down(
         "a contribution, replayed as a result",
-        &["wrong_direction", "impossible_members"],
+        &["wrong_direction", "impossible_members", "bad_tag"],
         sealed,
     ),
     Kind {
         from: From::Member,
-        ..up("a member's packets in another job's name", &["bad_tag"], |wire, n| {
-            wire.packet(&now(n), Some(&OTHER_KEY))
-        })
+        ..up(
+            "a member's packets in another job's name",
+            &["bad_tag", "not_a_neighbour"],
+            |wire, n| wire.packet(&now(n), Some(Key::Other)),
+        )
     },
     // Valid packets of the member's own job, whose sums it may spoil: wrong chunks, other payloads under one number,
     // numbers far ahead, and the end of the epoch in between.
@@ -171,8 +184,8 @@ pub const KINDS: &[Kind] = &[
         ..up("anything of a member in its own job", &[], |wire, n| {
             let shape = Shape { job: OTHER_JOB, child: 2, number: (n % 50) as u32, ..now(n) };
             wire.packet(
-                &Shape { chunk: n as u32 % 3, result: n % 11 == 10, ..shape },
-                Some(&OTHER_KEY),
+                &Shape { chunk: n as u32 % 3, result: n % 11 == 10, serial: n, ..shape },
+                Some(Key::Other),
             )
         })
     },
@@ -189,15 +202,16 @@ fn now(n: u64) -> Shape {
         chunk: 7,
         result: false,
         value: n as u8 | 1,
+        serial: 0,
     }
 }
 
 fn sealed(wire: Wire, n: u64) -> Vec<u8> {
-    wire.packet(&now(n), Some(&KEY))
+    wire.packet(&now(n), Some(Key::Own))
 }
 
 fn result(wire: Wire, n: u64) -> Vec<u8> {
-    wire.packet(&Shape { result: true, ..now(n) }, Some(&KEY))
+    wire.packet(&Shape { result: true, ..now(n) }, Some(Key::Own))
 }
 
 fn guess(n: u64) -> u64 {

@@ -10,9 +10,12 @@ use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::atp::{self, Claim, Members, Neighbour, Policy, Rack, Scaling, WorkerPosition};
 use netsum_proto::operations::{Fragments, Submission};
-use netsum_proto::{CongestionRule, DropReason, Lease, WorkerConfig, switchml};
+use netsum_proto::{CongestionRule, DropReason, Lease, Secrets, WorkerConfig, panama, switchml};
+use netsum_wire::seal::{EXTENSION_LEN, HopKeys, SealKey};
 use netsum_wire::tag::{JobKey, Mac};
-use netsum_wire::{Arithmetic, Dtype, Epoch, Format, JobId, ReduceOp, Sequence, SlotIndex, TreeId};
+use netsum_wire::{
+    Arithmetic, Dtype, Epoch, Format, JobId, Rank, ReduceOp, Sequence, SlotIndex, TreeId, Vid,
+};
 
 use crate::PATIENCE;
 use crate::kinds::To;
@@ -20,8 +23,8 @@ use crate::kinds::To;
 pub const JOB: u32 = 1;
 pub const OTHER_JOB: u32 = 2;
 pub const EPOCH: u16 = 5;
-pub const KEY: JobKey = JobKey::new(Mac::SipHash, *b"the job's secret");
-pub const OTHER_KEY: JobKey = JobKey::new(Mac::SipHash, *b"another's secret");
+const KEY: JobKey = JobKey::new(Mac::SipHash, *b"the job's secret");
+const OTHER_KEY: JobKey = JobKey::new(Mac::SipHash, *b"another's secret");
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ROW: u16 = 1408;
 const WINDOW: u16 = 64;
@@ -75,6 +78,40 @@ impl Rig {
         })
     }
 
+    /// One switch, the root of a tree.
+    pub fn panama() -> Rig {
+        Rig::of("panama", Wire::Panama, vec![switch()], &[], |job, ranks| {
+            let (job, epoch, tree) = (JobId(job), Epoch(EPOCH), TreeId(0));
+            let child = |(i, &port): (usize, &SocketAddr)| panama::Child {
+                port,
+                ranks: 1 << i,
+                branch: i as u8,
+            };
+            let lease = panama::Lease {
+                job,
+                epoch,
+                tree,
+                children: ranks.iter().enumerate().map(child).collect(),
+                parent: None,
+                slots: WINDOW,
+                fragment_bytes: ROW,
+                release_permille: 1000,
+            };
+            let config = move |rank: usize| panama::WorkerConfig {
+                job,
+                epoch,
+                rank: Rank(rank as u32),
+                ranks: WORKERS as u32,
+                trees: 1,
+                window_max: WINDOW,
+                fragment_bytes: ROW,
+                congestion: CongestionRule::PerBranch,
+                partial: false,
+            };
+            (vec![(0, lease.into())], move |rank| config(rank).into())
+        })
+    }
+
     /// `between`: neighbours among the switches, by the direction of contributions. `job`: the leases of a job's ranks
     /// with the number of their switch, and the configuration of each worker.
     fn of<C: Fn(usize) -> WorkerConfig>(
@@ -95,15 +132,15 @@ impl Rig {
         let mut others_at: Vec<SocketAddr> = others.iter().map(address).collect();
         others_at.push(member.local_addr().unwrap());
         for (id, key, ranks, drivers) in
-            [(JOB, KEY, &at, &workers), (OTHER_JOB, OTHER_KEY, &others_at, &others)]
+            [(JOB, Key::Own, &at, &workers), (OTHER_JOB, Key::Other, &others_at, &others)]
         {
             let (leases, config) = job(id, ranks);
             for (switch, lease) in leases {
-                switches[switch].install_with(lease, Some(key)).unwrap();
+                switches[switch].install_with(lease, Some(wire.secrets(key, 0..WORKERS))).unwrap();
             }
             for (rank, (worker, _)) in drivers.iter().enumerate() {
                 let plan = WorkerPlan { config: config(rank), switches: vec![entrance] };
-                worker.begin_with(plan, Some(key));
+                worker.begin_with(plan, Some(wire.secrets(key, rank..rank + 1)));
             }
         }
         let held: Vec<_> =
@@ -177,7 +214,7 @@ fn submit(worker: &WorkerDriver, id: u64, bytes: Vec<u8>) -> Buffer {
 fn start(role: Role) -> SwitchDriver {
     let bind = SocketAddr::new(LOCALHOST, 0);
     let socket = SocketOptions::default();
-    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket }).unwrap()
+    SwitchDriver::start(&SwitchOptions { bind, memory: 16 << 20, role, socket }).unwrap()
 }
 
 fn switch() -> SwitchDriver {
@@ -237,11 +274,21 @@ fn atp_worker((job, epoch, _): (JobId, Epoch, TreeId), rank: usize) -> WorkerCon
     config.into()
 }
 
+/// Whose secrets a packet is sealed with.
+#[derive(Clone, Copy)]
+pub enum Key {
+    /// The attacked job's. The attacker has recorded such packets.
+    Own,
+    /// Those of the other job, which its hostile member has.
+    Other,
+}
+
 /// The format of packets.
 #[derive(Clone, Copy)]
 pub enum Wire {
     Atp,
     Switchml,
+    Panama,
 }
 
 /// What a forged packet says.
@@ -256,38 +303,87 @@ pub struct Shape {
     pub result: bool,
     /// Of every byte of its payload.
     pub value: u8,
+    /// Number of a sealed packet under its key.
+    pub serial: u64,
 }
 
-impl Wire {
-    pub fn header_len(self) -> usize {
+impl Key {
+    /// Of the whole job.
+    fn of_job(self) -> JobKey {
         match self {
-            Wire::Atp => netsum_wire::atp::HEADER_LEN,
-            Wire::Switchml => netsum_wire::switchml::HEADER_LEN,
+            Key::Own => KEY,
+            Key::Other => OTHER_KEY,
         }
     }
 
-    /// Place of the tag in a header.
+    /// Of the hop between the switch and a child.
+    fn of_hop(self, epoch: u16, child: usize) -> HopKeys {
+        let secret = |i: usize| {
+            (i + 64 * child + 7 * usize::from(epoch)) as u8 ^ self.of_job().secret()[i % 16]
+        };
+        HopKeys::new(Mac::SipHash, std::array::from_fn(secret))
+    }
+}
+
+impl Wire {
+    /// What a switch has of all children, or a worker of its own hop.
+    fn secrets(self, key: Key, children: std::ops::Range<usize>) -> Secrets {
+        match self {
+            Wire::Panama => Secrets::Hops(children.map(|child| key.of_hop(EPOCH, child)).collect()),
+            Wire::Atp | Wire::Switchml => Secrets::Job(key.of_job()),
+        }
+    }
+
+    /// Bytes before the payload of a packet with a tag.
+    pub fn header_len(self) -> usize {
+        match self {
+            Wire::Panama => netsum_wire::panama::SEALED_HEADER_LEN,
+            wire => wire.plain_len(),
+        }
+    }
+
+    /// Bytes of a header alone.
+    fn plain_len(self) -> usize {
+        match self {
+            Wire::Atp => netsum_wire::atp::HEADER_LEN,
+            Wire::Switchml => netsum_wire::switchml::HEADER_LEN,
+            Wire::Panama => netsum_wire::panama::HEADER_LEN,
+        }
+    }
+
+    /// Place of the tag in a packet with one.
     pub fn tag_at(self) -> usize {
         match self {
             Wire::Atp => 38,
             Wire::Switchml => 24,
+            Wire::Panama => netsum_wire::panama::HEADER_LEN + 8,
         }
     }
 
-    /// A packet, with the tag of that key, or 0.
-    pub fn packet(self, shape: &Shape, key: Option<&JobKey>) -> Vec<u8> {
-        let kind = u8::from(shape.result);
-        let mut packet = self.head(shape, kind, ELEMENTS);
-        packet.resize(packet.len() + 4 * usize::from(ELEMENTS), shape.value);
-        if let Some(key) = key {
-            let (head, payload) = packet.split_at_mut(self.header_len());
-            key.seal(head, payload);
+    /// A packet, with the tag of that key, or with none.
+    pub fn packet(self, shape: &Shape, key: Option<Key>) -> Vec<u8> {
+        let kind = match (self, shape.result) {
+            (_, false) => 0,
+            (Wire::Panama, true) => 2,
+            (Wire::Atp | Wire::Switchml, true) => 1,
+        };
+        let mut head = self.head(shape, kind, ELEMENTS);
+        let payload = vec![shape.value; 4 * usize::from(ELEMENTS)];
+        match (self, key) {
+            (_, None) => {}
+            (Wire::Panama, Some(key)) => {
+                head.extend([0; EXTENSION_LEN]);
+                let HopKeys { up, down } = key.of_hop(shape.epoch, shape.child.into());
+                let key = SealKey::new(if shape.result { &down } else { &up });
+                key.seal(shape.serial, &mut head, &payload);
+            }
+            (Wire::Atp | Wire::Switchml, Some(key)) => key.of_job().seal(&mut head, &payload),
         }
-        packet
+        [head, payload].concat()
     }
 
     pub fn tagged(self, shape: &Shape, tag: u64) -> Vec<u8> {
-        let mut packet = self.packet(shape, None);
+        let mut packet = self.packet(shape, Some(Key::Own));
         packet[self.tag_at()..][..8].copy_from_slice(&tag.to_be_bytes());
         packet
     }
@@ -298,34 +394,35 @@ impl Wire {
     }
 
     pub fn fin(self) -> Vec<u8> {
-        self.control(
-            match self {
-                Wire::Atp => 5,
-                Wire::Switchml => 3,
-            },
-            0,
-        )
+        let kind = match self {
+            Wire::Atp => 5,
+            Wire::Switchml => 3,
+            Wire::Panama => 6,
+        };
+        self.control(kind, 0)
     }
 
     pub fn mismatch(self, number: u32) -> Vec<u8> {
-        self.control(
-            match self {
-                Wire::Atp => 4,
-                Wire::Switchml => 2,
-            },
-            number,
-        )
+        let kind = match self {
+            Wire::Atp | Wire::Panama => 4,
+            Wire::Switchml => 2,
+        };
+        self.control(kind, number)
+    }
+
+    /// The acknowledgement that a switch has all below a number; others, which have none, get an empty result.
+    pub fn acknowledgement(self, number: u32) -> Vec<u8> {
+        self.control(if matches!(self, Wire::Panama) { 5 } else { 1 }, number)
     }
 
     /// The notice that others are late; `switchml`, which has none, gets an empty result.
     pub fn waiting(self, number: u32) -> Vec<u8> {
-        self.control(
-            match self {
-                Wire::Atp => 2,
-                Wire::Switchml => 1,
-            },
-            number,
-        )
+        let kind = match self {
+            Wire::Atp => 2,
+            Wire::Switchml => 1,
+            Wire::Panama => 3,
+        };
+        self.control(kind, number)
     }
 
     /// A packet without payload and without tag.
@@ -339,59 +436,85 @@ impl Wire {
             chunk: 7,
             result: false,
             value: 0,
+            serial: 0,
         };
         self.head(&shape, kind, 0)
     }
 
     fn head(self, shape: &Shape, kind: u8, n_elems: u16) -> Vec<u8> {
-        let (job, epoch) = (JobId(shape.job), Epoch(shape.epoch));
-        let mut head = vec![0; self.header_len()];
+        let mut head = vec![0; self.plain_len()];
         match self {
-            Wire::Atp => {
-                let header = netsum_wire::atp::Header {
-                    kind: netsum_wire::atp::Kind::Contribution,
-                    level: netsum_wire::atp::Level::Server,
-                    flags: netsum_wire::atp::Flags::default(),
-                    arithmetic: Arithmetic::Wrapping,
-                    tree: TreeId(shape.tree),
-                    job,
-                    sequence: Sequence(shape.number),
-                    chunk: shape.chunk,
-                    epoch,
-                    n_elems,
-                    rack_fan_in: 1,
-                    server_fan_in: WORKERS as u8,
-                    slot: SlotIndex(shape.number),
-                    workers: 1,
-                    racks: 1 << shape.child,
-                    next_slot: SlotIndex(0),
-                    tag: 0,
-                };
-                header.encode(head.first_chunk_mut().expect("a header's length"));
-                head[1] = head[1] & 0xf0 | kind;
-            }
-            Wire::Switchml => {
-                let header = netsum_wire::switchml::Header {
-                    kind: netsum_wire::switchml::Kind::Contribution,
-                    resent: false,
-                    arithmetic: Arithmetic::Wrapping,
-                    worker: if kind == 1 { netsum_wire::switchml::NOBODY } else { shape.child },
-                    job,
-                    round: shape.number / u32::from(WINDOW),
-                    chunk: shape.chunk,
-                    epoch,
-                    slot: (shape.number % u32::from(WINDOW)) as u16,
-                    n_elems,
-                    next_exponent: 0,
-                    tag: 0,
-                };
-                header.encode(head.first_chunk_mut().expect("a header's length"));
-                head[1] = kind;
-                // Pools have no trees; the byte of the child takes the number's place.
-                head[3] ^= shape.tree << 4;
-            }
+            Wire::Atp => atp_header(shape, n_elems).encode(at(&mut head)),
+            Wire::Switchml => switchml_header(shape, kind, n_elems).encode(at(&mut head)),
+            Wire::Panama => panama_header(shape, n_elems).encode(at(&mut head)),
+        }
+        head[1] = head[1] & 0xf0 | kind;
+        if matches!(self, Wire::Switchml) {
+            // Pools have no trees; the byte of the child takes the number's place.
+            head[3] ^= shape.tree << 4;
         }
         head
+    }
+}
+
+fn at<const N: usize>(head: &mut [u8]) -> &mut [u8; N] {
+    head.first_chunk_mut().expect("a header's length")
+}
+
+fn atp_header(shape: &Shape, n_elems: u16) -> netsum_wire::atp::Header {
+    netsum_wire::atp::Header {
+        kind: netsum_wire::atp::Kind::Contribution,
+        level: netsum_wire::atp::Level::Server,
+        flags: netsum_wire::atp::Flags::default(),
+        arithmetic: Arithmetic::Wrapping,
+        tree: TreeId(shape.tree),
+        job: JobId(shape.job),
+        sequence: Sequence(shape.number),
+        chunk: shape.chunk,
+        epoch: Epoch(shape.epoch),
+        n_elems,
+        rack_fan_in: 1,
+        server_fan_in: WORKERS as u8,
+        slot: SlotIndex(shape.number),
+        workers: 1,
+        racks: 1 << shape.child,
+        next_slot: SlotIndex(0),
+        tag: 0,
+    }
+}
+
+fn switchml_header(shape: &Shape, kind: u8, n_elems: u16) -> netsum_wire::switchml::Header {
+    netsum_wire::switchml::Header {
+        kind: netsum_wire::switchml::Kind::Contribution,
+        resent: false,
+        arithmetic: Arithmetic::Wrapping,
+        worker: if kind == 1 { netsum_wire::switchml::NOBODY } else { shape.child },
+        job: JobId(shape.job),
+        round: shape.number / u32::from(WINDOW),
+        chunk: shape.chunk,
+        epoch: Epoch(shape.epoch),
+        slot: (shape.number % u32::from(WINDOW)) as u16,
+        n_elems,
+        next_exponent: 0,
+        tag: 0,
+    }
+}
+
+fn panama_header(shape: &Shape, n_elems: u16) -> netsum_wire::panama::Header {
+    netsum_wire::panama::Header {
+        kind: netsum_wire::panama::Kind::Contribution,
+        resent: false,
+        congested_down: false,
+        tree: TreeId(shape.tree),
+        format: Format { dtype: Dtype::I32, op: ReduceOp::Sum },
+        job: JobId(shape.job),
+        vid: Vid(shape.number),
+        chunk: shape.chunk,
+        epoch: Epoch(shape.epoch),
+        window_cap: netsum_wire::panama::NO_CAP,
+        n_elems,
+        marks: 0,
+        missing: 0,
     }
 }
 

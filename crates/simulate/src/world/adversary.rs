@@ -1,9 +1,12 @@
 //! An adversary on the network, which hears every packet of sums and sends any packet under any address.
 //!
-//! It has no key, or those of one job, of which it is then a member: that job's sums may be spoiled and the job may end,
+//! It has no key, or is a member of one job and has that rank's keys: that job's sums may be spoiled and the job may end,
 //! and nothing else. Packets without a tag are left alone: whoever sends them trusts the network.
 
-use netsum_wire::tag::JobKey;
+use netsum_lease::worker_secrets;
+use netsum_proto::Secrets;
+use netsum_wire::panama::{SEALED_HEADER_LEN, SEALED_VERSION};
+use netsum_wire::seal::SealKey;
 use netsum_wire::{Epoch, JobId, Protocol};
 
 use super::clock::{MS, Nanos, SECOND};
@@ -18,6 +21,13 @@ pub(super) struct Adversary {
     /// Some of the packets so far, from any time.
     heard: Vec<Heard>,
     count: u64,
+}
+
+/// The rank that the adversary is.
+struct Member {
+    job: JobId,
+    place: Place,
+    secrets: Secrets,
 }
 
 #[derive(Clone, Debug)]
@@ -45,9 +55,8 @@ impl Adversary {
         }
     }
 
-    /// A hostile packet, and when it arrives. `key`: that of the job of which the adversary is a member. `places`:
-    /// number of processes.
-    fn forge(&mut self, key: Option<&(JobId, JobKey)>, places: Place) -> (Heard, Nanos) {
+    /// A hostile packet, and when it arrives. `places`: number of processes.
+    fn forge(&mut self, member: Option<&Member>, places: Place) -> (Heard, Nanos) {
         let mut forged = self.random.pick(&self.heard);
         let after = match self.random.below(3) {
             0 => self.random.below(MS),
@@ -66,20 +75,35 @@ impl Adversary {
             _ => {
                 flip(&mut self.random, &mut forged.bytes);
                 renumber(&mut self.random, &mut forged.bytes);
-                if let Some((_, key)) = key {
-                    key.seal(&mut forged.bytes, &[]);
+                if let Some(member) = member {
+                    self.sign(member, &mut forged);
                 }
             }
         }
-        if let Some((job, key)) = key
-            && job_of(&forged.bytes) == Some(*job)
+        if let Some(member) = member
+            && job_of(&forged.bytes) == Some(member.job)
             && self.random.chance(500_000)
         {
             // A member sends anything in its own job.
             flip(&mut self.random, &mut forged.bytes);
-            key.seal(&mut forged.bytes, &[]);
+            self.sign(member, &mut forged);
         }
         (forged, after)
+    }
+
+    /// Writes the tag of a member of a job, under the next number of a sealed packet.
+    fn sign(&self, member: &Member, forged: &mut Heard) {
+        match &member.secrets {
+            Secrets::Job(key) => key.seal(&mut forged.bytes, &[]),
+            Secrets::Hops(keys) => {
+                let tree = forged.bytes.get(2).and_then(|&tree| keys.get(usize::from(tree)));
+                let sealed = is_sealed(&forged.bytes) && forged.bytes.len() >= SEALED_HEADER_LEN;
+                if let Some(keys) = tree.filter(|_| sealed) {
+                    forged.from = member.place;
+                    SealKey::new(&keys.up).seal(SERIAL + self.count, &mut forged.bytes, &[]);
+                }
+            }
+        }
     }
 }
 
@@ -90,8 +114,8 @@ impl World {
         if has_tag(bytes) {
             adversary.keep(Heard { from, to, bytes: bytes.to_vec() });
             if adversary.random.chance(adversary.shape.per_million) {
-                let key = adversary.shape.job.and_then(|job| self.key_of(job as usize));
-                let (forged, after) = adversary.forge(key.as_ref(), self.processes.len());
+                let member = adversary.shape.job.and_then(|job| self.member_of(job as usize));
+                let (forged, after) = adversary.forge(member.as_ref(), self.processes.len());
                 let Heard { from, to, bytes } = forged;
                 let ce = adversary.random.chance(100_000);
                 self.report.forged += 1;
@@ -103,11 +127,12 @@ impl World {
         self.adversary = Some(adversary);
     }
 
-    /// Number and key of a job of the scenario, if it has them.
-    fn key_of(&self, job: usize) -> Option<(JobId, JobKey)> {
+    /// The first rank of a job of the scenario, if it has a number and keys.
+    fn member_of(&self, job: usize) -> Option<Member> {
         let job = self.jobs.get(job)?;
-        let plan = self.ranks[job.first - self.first_rank].handover.plan()?;
-        Some((JobId(job.id?), plan.0.key?))
+        let rank = &self.ranks[job.first - self.first_rank];
+        let secrets = worker_secrets(&rank.handover.plan()?.0, &rank.rank_keys)?;
+        Some(Member { job: JobId(job.id?), place: job.first, secrets })
     }
 
     /// Whether the adversary is a member of that job, whose sums it may spoil.
@@ -118,12 +143,20 @@ impl World {
 }
 
 fn has_tag(bytes: &[u8]) -> bool {
+    if is_sealed(bytes) {
+        return true;
+    }
     let protocol = bytes.first().and_then(|&version| Protocol::of_version(version));
     protocol.is_some_and(|protocol| {
         let layout = protocol.layout();
         let tag = layout.tag.and_then(|at| bytes.get(at..at + 8));
         tag.is_some_and(|tag| tag != [0; 8])
     })
+}
+
+/// Whether a packet is a sealed one, which only `panama` has.
+fn is_sealed(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&SEALED_VERSION)
 }
 
 /// The job in a packet: at the same place in all protocols.
@@ -154,3 +187,5 @@ fn renumber(random: &mut Random, bytes: &mut [u8]) {
 
 /// Packets that the adversary remembers.
 const HEARD: usize = 200;
+/// Numbers of the adversary's sealed packets begin here, beyond those of the rank itself.
+const SERIAL: u64 = 1 << 40;

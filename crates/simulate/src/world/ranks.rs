@@ -52,7 +52,7 @@ pub(super) struct RankProcess {
     /// The last plan received from the controller, without its trees and keys.
     known_plan: Option<pb::Plan>,
     /// The rank's own keys.
-    rank_keys: RankKeys,
+    pub rank_keys: RankKeys,
     /// Ranks whose connection has ended.
     unreachable: Vec<u32>,
     /// The last report to the controller: silent trees, unreachable ranks, the plan in use, whether the plan works.
