@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use netsum_identity::{Identity, SEAT_KEY_LEN};
 use netsum_net::arena::ArenaSeat;
-use netsum_net::mesh::{Roster, SECRET_LEN, Seat};
+use netsum_net::mesh::{Listener, Occupant, Roster, SECRET_LEN, Seat};
 use netsum_topo::links::TreePlan;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +24,8 @@ pub(crate) struct Address {
     options: String,
     pub(crate) mesh: SocketAddr,
     secret: [u8; SECRET_LEN],
+    /// Who the rank is, if it has credentials.
+    occupant: Option<OccupantAddress>,
     /// UCX address, in a group over UCX.
     ucx: Option<Vec<u8>>,
     pub(crate) host: String,
@@ -39,6 +42,27 @@ pub(crate) struct Address {
     networks: Option<usize>,
     /// The plan of rank 0, or why there is none.
     plan: Option<Result<FirstPlan, String>>,
+}
+
+/// An [`Occupant`] in serialized form.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct OccupantAddress {
+    #[serde(with = "identity_as_text")]
+    identity: Identity,
+    key: [u8; SEAT_KEY_LEN],
+}
+
+mod identity_as_text {
+    use netsum_identity::Identity;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(identity: &Identity, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(identity)
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Identity, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
 }
 
 /// Identifies a job.
@@ -76,12 +100,12 @@ impl From<&ArenaSeat> for MemoryAddress {
 impl Address {
     pub(crate) fn new(
         config: &GroupConfig,
-        (mesh, ucx): (SocketAddr, Option<&[u8]>),
+        listener: &Listener,
         host: String,
         job: Option<JobNumber>,
         memory: Option<&ArenaSeat>,
     ) -> Result<(Address, Option<Ports>), Error> {
-        let secret = secret()?;
+        let (secret, mesh) = (secret()?, listener.address());
         let ports = config.plan.as_ref().map(|source| {
             let any = SocketAddr::new(mesh.ip(), 0);
             Ports::open(any, source.ways.clone(), secret).map_err(|e| Error::Connect {
@@ -99,7 +123,10 @@ impl Address {
             options: config.options.agreed(),
             mesh,
             secret,
-            ucx: ucx.map(<[u8]>::to_vec),
+            occupant: listener
+                .occupant()
+                .map(|Occupant { identity, key }| OccupantAddress { identity, key }),
+            ucx: listener.network_address().map(<[u8]>::to_vec),
             host,
             pid: std::process::id(),
             job,
@@ -128,6 +155,11 @@ impl Address {
     /// The secret that the lowest rank of a host expects from ranks that join its shared memory.
     pub(crate) fn secret(&self) -> &[u8; SECRET_LEN] {
         &self.secret
+    }
+
+    /// The identity in the rank's certificate, if it has credentials.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.occupant.as_ref().map(|occupant| &occupant.identity)
     }
 
     fn seat(&self) -> Option<ArenaSeat> {
@@ -217,8 +249,13 @@ pub(crate) fn roster(own: &Address, all: &[Address]) -> Roster {
     // FNV-1a of the name distinguishes groups that use the same address by mistake; secrets exclude all others.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let group = own.group.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-    let seat =
-        |a: &Address| Seat { address: a.mesh, secret: a.secret, network_address: a.ucx.clone() };
+    let occupant = |OccupantAddress { identity, key }: OccupantAddress| Occupant { identity, key };
+    let seat = |a: &Address| Seat {
+        address: a.mesh,
+        secret: a.secret,
+        network_address: a.ucx.clone(),
+        occupant: a.occupant.clone().map(occupant),
+    };
     Roster { group, rank: own.rank, seats: all.iter().map(seat).collect() }
 }
 
@@ -279,7 +316,8 @@ mod tests {
         };
         let (ip, host) = local(&config).unwrap();
         assert!(ip.is_loopback());
-        Address::new(&config, (SocketAddr::new(ip, 1), None), host, None, None).unwrap().0
+        let listener = Listener::bind(ip, config.options.network).unwrap();
+        Address::new(&config, &listener, host, None, None).unwrap().0
     }
 
     #[test]

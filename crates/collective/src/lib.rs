@@ -23,6 +23,7 @@ mod group;
 mod hosts;
 mod ledger;
 mod link_cost;
+mod membership;
 mod messages;
 mod options;
 mod order;

@@ -100,7 +100,8 @@ pub struct Options {
     pub digest_every: u64,
     /// An address that all ranks can reach: selects this machine's address if `host` does not.
     pub rendezvous: Option<String>,
-    /// Folder of this process's credentials, if the controller demands certificates.
+    /// Folder of this process's credentials: for the controller, if it demands certificates, and for the connections
+    /// between ranks, which are TLS with them. All ranks have some, or none.
     pub credentials: Option<PathBuf>,
     /// Folder to which the group's last operations are written when it fails.
     pub recorder: Option<PathBuf>,

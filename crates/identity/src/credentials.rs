@@ -15,8 +15,8 @@ use crate::certificate::Facts;
 use crate::error::IdentityError;
 use crate::files;
 use crate::identity::Identity;
-use crate::tls;
-use crate::verifier::Verifier;
+use crate::tls::{self, Presented};
+use crate::verifier::{Between, Trust};
 
 /// A folder with the files `identity.pem` (the certificate, and those between it and its authority), `identity-key.pem`
 /// (its private key), `ca.pem` (trusted authorities) and, if certificates were revoked, `ca.crl` (their lists).
@@ -45,6 +45,8 @@ struct Loaded {
     expires_s: u64,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
+    rank_server: Arc<ServerConfig>,
+    rank_client: Arc<ClientConfig>,
 }
 
 impl Credentials {
@@ -80,6 +82,16 @@ impl Credentials {
     /// Configuration of a client for a new connection: the server is the controller of the same fabric.
     pub fn client(&self) -> Arc<ClientConfig> {
         self.with_current(|loaded| loaded.client.clone())
+    }
+
+    /// Configuration for a rank that accepts a connection of another: the other is a worker of the same fabric.
+    pub fn rank_server(&self) -> Arc<ServerConfig> {
+        self.with_current(|loaded| loaded.rank_server.clone())
+    }
+
+    /// Configuration for a rank that connects to another: the other is a worker of the same fabric.
+    pub fn rank_client(&self) -> Arc<ClientConfig> {
+        self.with_current(|loaded| loaded.rank_client.clone())
     }
 
     fn with_current<T>(&self, take: impl FnOnce(&Loaded) -> T) -> T {
@@ -139,35 +151,42 @@ fn load(folder: &Path) -> Result<Loaded, IdentityError> {
     let key = files::read_private(&key_file, CREDENTIALS_REMEDY)?;
     let key = PrivateKeyDer::from_pem_slice(&key)
         .map_err(|_| files::invalid(&key_file, "it has no private key in PEM".to_owned()))?;
-    let verifier = Arc::new(verifier(folder, &identity)?);
+    let trust = Arc::new(trust(folder, &identity)?);
+    let presented = Presented { chain, key };
     let unfit = |error: rustls::Error| match error {
         rustls::Error::InconsistentKeys(_) => {
             IdentityError::KeyMismatch { key: key_file.clone(), certificate: file.clone() }
         }
         error => files::invalid(&key_file, format!("the key cannot be used: {error}")),
     };
-    let server = tls::server(verifier.clone(), chain.clone(), key.clone_key()).map_err(unfit)?;
-    let client = tls::client(verifier, chain, key).map_err(unfit)?;
-    let expires_s = facts.valid_until.timestamp().max(0) as u64;
-    Ok(Loaded { identity, expires_s, server: Arc::new(server), client: Arc::new(client) })
+    let server = |between| tls::server(&trust, between, &presented).map(Arc::new).map_err(unfit);
+    let client = |between| tls::client(&trust, between, &presented).map(Arc::new).map_err(unfit);
+    Ok(Loaded {
+        identity,
+        expires_s: facts.valid_until.timestamp().max(0) as u64,
+        server: server(Between::ControllerAndClients)?,
+        client: client(Between::ControllerAndClients)?,
+        rank_server: server(Between::Ranks)?,
+        rank_client: client(Between::Ranks)?,
+    })
 }
 
-fn verifier(folder: &Path, identity: &Identity) -> Result<Verifier, IdentityError> {
+fn trust(folder: &Path, identity: &Identity) -> Result<Trust, IdentityError> {
     let (authorities_file, lists_file) = (folder.join(AUTHORITIES), folder.join(REVOCATIONS));
     let authorities = certificates(&authorities_file, CREDENTIALS_REMEDY)?;
     let lists = match lists_file.exists() {
         true => revocation_lists(&lists_file)?,
         false => Vec::new(),
     };
-    let mut verifier = Verifier::new(identity.fabric());
+    let mut trust = Trust::new(identity.fabric());
     for authority in &authorities {
-        verifier.trust(authority).map_err(|e| files::invalid(&authorities_file, e))?;
+        trust.trust(authority).map_err(|e| files::invalid(&authorities_file, e))?;
     }
     for list in &lists {
         check_list(&lists_file, list)?;
-        verifier.revoke(list).map_err(|e| files::invalid(&lists_file, e))?;
+        trust.revoke(list).map_err(|e| files::invalid(&lists_file, e))?;
     }
-    Ok(verifier)
+    Ok(trust)
 }
 
 fn check_times(file: &Path, facts: &Facts) -> Result<(), IdentityError> {

@@ -1,6 +1,8 @@
 //! Parsers of credentials, for fuzz targets (`fuzz/` at the root of the repository). Each function takes any bytes, and
 //! panics if a parser breaks its promises.
 
+use std::sync::Arc;
+
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, UnixTime};
@@ -8,7 +10,7 @@ use rustls::server::danger::ClientCertVerifier;
 
 use crate::certificate::Facts;
 use crate::identity::{Identity, Role};
-use crate::verifier::Verifier;
+use crate::verifier::{Between, Trust, Verifier};
 
 /// The text of an identity: what is read is written again.
 pub fn identity(text: &str) {
@@ -24,23 +26,37 @@ pub fn pem(bytes: &[u8]) {
     let certificates: Vec<_> =
         CertificateDer::pem_slice_iter(bytes).filter_map(Result::ok).collect();
     let _ = PrivateKeyDer::from_pem_slice(bytes);
-    let mut verifier = Verifier::new("f");
-    for list in CertificateRevocationListDer::pem_slice_iter(bytes).filter_map(Result::ok) {
-        let _ = verifier.revoke(&list);
-        let _ = x509_parser::parse_x509_crl(&list);
-    }
+    let (nobody, mut trust) = (Arc::new(lists(bytes)), lists(bytes));
     let Some((first, others)) = certificates.split_first() else { return };
     certificate(first);
-    present(&verifier, first, others);
-    certificates.iter().for_each(|one| drop(verifier.trust(one)));
-    let _ = verifier.verify_client_cert(first, others, now());
+    certificates.iter().for_each(|one| drop(trust.trust(one)));
+    let trust = Arc::new(trust);
+    for between in BOTH {
+        present(&Verifier::new(nobody.clone(), between), first, others);
+        let verifier = Verifier::new(trust.clone(), between);
+        let _ = verifier.verify_client_cert(first, others, now());
+        let _ = verifier.verify_server_cert(first, others, &crate::tls::server_name(), &[], now());
+    }
+}
+
+/// Trusts no authority, and respects the revocation lists of a file.
+fn lists(bytes: &[u8]) -> Trust {
+    let mut trust = Trust::new("f");
+    for list in CertificateRevocationListDer::pem_slice_iter(bytes).filter_map(Result::ok) {
+        let _ = trust.revoke(&list);
+        let _ = x509_parser::parse_x509_crl(&list);
+    }
+    trust
 }
 
 /// A certificate as a peer presents it.
 pub fn der(bytes: &[u8]) {
     let one = CertificateDer::from(bytes);
     certificate(&one);
-    present(&Verifier::new("f"), &one, &[]);
+    let nobody = Arc::new(Trust::new("f"));
+    for between in BOTH {
+        present(&Verifier::new(nobody.clone(), between), &one, &[]);
+    }
 }
 
 fn certificate(one: &CertificateDer<'_>) {
@@ -57,6 +73,8 @@ fn present(verifier: &Verifier, one: &CertificateDer<'_>, others: &[CertificateD
     assert!(verifier.verify_client_cert(one, others, now()).is_err());
     assert!(verifier.verify_server_cert(one, others, &name, &[], now()).is_err());
 }
+
+const BOTH: [Between; 2] = [Between::ControllerAndClients, Between::Ranks];
 
 /// 2026.
 fn now() -> UnixTime {

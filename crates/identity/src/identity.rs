@@ -61,6 +61,11 @@ impl Role {
         }
     }
 
+    /// Whether workers of a job have this role.
+    pub fn is_worker(&self) -> bool {
+        matches!(self, Role::Host(_) | Role::Tenant(_) | Role::Operator)
+    }
+
     /// The role without its name.
     pub fn kind(&self) -> &'static str {
         match self {

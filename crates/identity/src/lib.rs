@@ -23,6 +23,7 @@ mod files;
 pub mod fuzzing;
 mod identity;
 mod register;
+mod seat;
 mod tls;
 mod verifier;
 
@@ -30,4 +31,5 @@ pub use authority::{Authority, Issued, Validity};
 pub use credentials::Credentials;
 pub use error::IdentityError;
 pub use identity::{Identity, Role};
-pub use tls::{PROTOCOL, explain, peer_identity, server_name};
+pub use seat::{SEAT_KEY_LEN, SEAT_PROOF_LEN, SeatKey, is_proof};
+pub use tls::{PROTOCOL, RANK_PROTOCOL, explain, peer_identity, server_name};

@@ -13,10 +13,13 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, CommonState, Serv
 
 use crate::certificate::Facts;
 use crate::identity::Identity;
-use crate::verifier::Verifier;
+use crate::verifier::{Between, Trust, Verifier};
 
-/// The protocol that connections carry (ALPN, RFC 7301): HTTP/2.
+/// The protocol of connections to the controller (ALPN, RFC 7301): HTTP/2.
 pub const PROTOCOL: &[u8] = b"h2";
+
+/// The protocol of connections between ranks (ALPN, RFC 7301).
+pub const RANK_PROTOCOL: &[u8] = b"netsum-mesh/1";
 
 /// The name by which a TLS client addresses the server. It is not sent, and not compared: the server's identity is.
 pub fn server_name() -> ServerName<'static> {
@@ -43,16 +46,23 @@ pub fn explain(error: &(dyn Error + 'static)) -> String {
     }
 }
 
+/// What a process presents: its certificate with those between it and its authority, and its private key.
+#[derive(Debug)]
+pub(crate) struct Presented {
+    pub chain: Vec<CertificateDer<'static>>,
+    pub key: PrivateKeyDer<'static>,
+}
+
 pub(crate) fn server(
-    verifier: Arc<Verifier>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    trust: &Arc<Trust>,
+    between: Between,
+    presented: &Presented,
 ) -> Result<ServerConfig, rustls::Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let mut config = ServerConfig::builder_with_provider(provider(between))
         .with_protocol_versions(&[&TLS13])?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        .with_client_cert_verifier(Arc::new(Verifier::new(trust.clone(), between)))
+        .with_single_cert(presented.chain.clone(), presented.key.clone_key())?;
+    config.alpn_protocols = vec![protocol(between).to_vec()];
     // A resumed session would skip the verification of the peer.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -60,23 +70,36 @@ pub(crate) fn server(
 }
 
 pub(crate) fn client(
-    verifier: Arc<Verifier>,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
+    trust: &Arc<Trust>,
+    between: Between,
+    presented: &Presented,
 ) -> Result<ClientConfig, rustls::Error> {
-    let mut config = ClientConfig::builder_with_provider(provider())
+    let mut config = ClientConfig::builder_with_provider(provider(between))
         .with_protocol_versions(&[&TLS13])?
         .dangerous()
-        .with_custom_certificate_verifier(verifier)
-        .with_client_auth_cert(chain, key)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        .with_custom_certificate_verifier(Arc::new(Verifier::new(trust.clone(), between)))
+        .with_client_auth_cert(presented.chain.clone(), presented.key.clone_key())?;
+    config.alpn_protocols = vec![protocol(between).to_vec()];
     config.resumption = Resumption::disabled();
     config.enable_sni = false;
     Ok(config)
 }
 
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
+fn protocol(between: Between) -> &'static [u8] {
+    match between {
+        Between::ControllerAndClients => PROTOCOL,
+        Between::Ranks => RANK_PROTOCOL,
+    }
+}
+
+/// Ranks exchange gradients, so they prefer the fastest of the ciphers, all of which are good for decades.
+fn provider(between: Between) -> Arc<CryptoProvider> {
+    use rustls::CipherSuite::TLS13_AES_128_GCM_SHA256 as FASTEST;
+    let mut provider = rustls::crypto::ring::default_provider();
+    if between == Between::Ranks {
+        provider.cipher_suites.sort_by_key(|suite| suite.suite() != FASTEST);
+    }
+    Arc::new(provider)
 }
 
 fn explain_tls(error: &rustls::Error) -> String {

@@ -19,13 +19,29 @@ use webpki::{
 use crate::certificate::{Facts, NoIdentity};
 use crate::identity::{Identity, Role};
 
-/// Verifies peers of one fabric.
+/// What a process trusts: one fabric, its authorities, and their revocation lists.
 #[derive(Debug)]
-pub(crate) struct Verifier {
+pub(crate) struct Trust {
     fabric: String,
     authorities: Vec<TrustAnchor<'static>>,
     lists: Vec<CertRevocationList<'static>>,
     algorithms: WebPkiSupportedAlgorithms,
+}
+
+/// Verifies the peers of one kind of connection.
+#[derive(Debug)]
+pub(crate) struct Verifier {
+    trust: Arc<Trust>,
+    between: Between,
+}
+
+/// Whom a connection joins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    /// The controller, which serves, and any other process.
+    ControllerAndClients,
+    /// Two ranks of a job.
+    Ranks,
 }
 
 /// An identity with a valid chain, which is nevertheless the wrong one.
@@ -37,14 +53,16 @@ pub(crate) enum WrongIdentity {
     Fabric { found: Identity, fabric: String },
     #[error("it is {found}, not the fabric's controller; correct the controller's address")]
     NoController { found: Identity },
+    #[error("it is {found}; workers have the certificate of a host, a tenant or an operator")]
+    NoWorker { found: Identity },
 }
 
-impl Verifier {
+impl Trust {
     /// Trusts no authority yet.
-    pub fn new(fabric: &str) -> Verifier {
+    pub fn new(fabric: &str) -> Trust {
         let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
         let (authorities, lists) = (Vec::new(), Vec::new());
-        Verifier { fabric: fabric.to_owned(), authorities, lists, algorithms }
+        Trust { fabric: fabric.to_owned(), authorities, lists, algorithms }
     }
 
     /// Trusts an authority. Error: what is wrong with its certificate.
@@ -63,7 +81,8 @@ impl Verifier {
         Ok(())
     }
 
-    fn verify(
+    /// Verifies the certificate of a peer, which is used as `usage` says; returns the peer's identity.
+    pub fn verify(
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
@@ -100,6 +119,39 @@ impl Verifier {
             false => Err(WrongIdentity::Fabric { found, fabric: self.fabric.clone() }),
         }
     }
+}
+
+impl Verifier {
+    pub fn new(trust: Arc<Trust>, between: Between) -> Verifier {
+        Verifier { trust, between }
+    }
+
+    /// Ranks serve each other with the certificates by which they are clients of the controller.
+    fn verify_rank(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let found = self.trust.verify(certificate, intermediates, now, KeyUsage::client_auth())?;
+        match found.role().is_worker() {
+            true => Ok(()),
+            false => Err(wrong(WrongIdentity::NoWorker { found })),
+        }
+    }
+
+    fn verify_controller(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let found = self.trust.verify(certificate, intermediates, now, KeyUsage::server_auth())?;
+        match found.role() {
+            Role::Controller => Ok(()),
+            _ => Err(wrong(WrongIdentity::NoController { found })),
+        }
+    }
 
     fn signature(
         &self,
@@ -107,7 +159,7 @@ impl Verifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &self.trust.algorithms)
     }
 }
 
@@ -120,11 +172,13 @@ impl ServerCertVerifier for Verifier {
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let found = self.verify(certificate, intermediates, now, KeyUsage::server_auth())?;
-        match found.role() {
-            Role::Controller => Ok(ServerCertVerified::assertion()),
-            _ => Err(wrong(WrongIdentity::NoController { found })),
+        match self.between {
+            Between::ControllerAndClients => {
+                self.verify_controller(certificate, intermediates, now)
+            }
+            Between::Ranks => self.verify_rank(certificate, intermediates, now),
         }
+        .map(|()| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -146,7 +200,7 @@ impl ServerCertVerifier for Verifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.trust.algorithms.supported_schemes()
     }
 }
 
@@ -161,8 +215,14 @@ impl ClientCertVerifier for Verifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.verify(certificate, intermediates, now, KeyUsage::client_auth())
-            .map(|_| ClientCertVerified::assertion())
+        match self.between {
+            Between::ControllerAndClients => {
+                let usage = KeyUsage::client_auth();
+                self.trust.verify(certificate, intermediates, now, usage).map(drop)
+            }
+            Between::Ranks => self.verify_rank(certificate, intermediates, now),
+        }
+        .map(|()| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -184,7 +244,7 @@ impl ClientCertVerifier for Verifier {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.algorithms.supported_schemes()
+        self.trust.algorithms.supported_schemes()
     }
 }
 

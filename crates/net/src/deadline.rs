@@ -1,7 +1,7 @@
 //! A handshake with one deadline. A socket's own timeout restarts with every byte, so that a peer that sends one from
 //! time to time would keep it open indefinitely.
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,50 @@ pub(crate) fn left(until: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// Reads all of `bytes` by `until`, or until `stopped`, which is polled every `tick`. Changes the stream's read
-/// timeout.
-pub(crate) fn read_exact(
-    mut stream: &TcpStream,
-    mut bytes: &mut [u8],
-    until: Instant,
-    (stopped, tick): (&dyn Fn() -> bool, Duration),
-) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_read_timeout(Some(left(until)?.min(tick)))?;
-        match stream.read(bytes) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => bytes = &mut bytes[count..],
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if !stopped() => {}
-                io::ErrorKind::Interrupted => {}
-                _ => return Err(error),
-            },
+/// Whether to stop waiting, and how often to ask.
+pub(crate) type Stopped<'a> = (&'a dyn Fn() -> bool, Duration);
+
+/// A stream whose reads and writes end by `until`, or when `stopped` says so. Changes the stream's timeouts.
+pub(crate) struct Timed<'a> {
+    pub(crate) stream: &'a TcpStream,
+    pub(crate) until: Instant,
+    pub(crate) stopped: Stopped<'a>,
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let (stopped, tick) = self.stopped;
+        loop {
+            self.stream.set_read_timeout(Some(left(self.until)?.min(tick)))?;
+            match (&mut &*self.stream).read(bytes) {
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut if !stopped() => {}
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+                read => return read,
+            }
         }
     }
-    Ok(())
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.until)?))?;
+        (&mut &*self.stream).write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads all of `bytes` by `until`, or until `stopped`. Changes the stream's read timeout.
+pub(crate) fn read_exact(
+    stream: &TcpStream,
+    bytes: &mut [u8],
+    until: Instant,
+    stopped: Stopped<'_>,
+) -> io::Result<()> {
+    Timed { stream, until, stopped }.read_exact(bytes)
 }

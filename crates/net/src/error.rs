@@ -71,6 +71,9 @@ pub enum NetError {
     /// The lease of a switch at a server, or the reverse.
     #[error("this is a {0}; the lease is for the other role, so the plan names the wrong process")]
     WrongRole(&'static str),
+    /// The credentials cannot be used.
+    #[error(transparent)]
+    Identity(#[from] netsum_identity::IdentityError),
     /// The driver's thread has ended; the driver must be restarted.
     #[error("the driver's thread has stopped")]
     Stopped,

@@ -1,7 +1,7 @@
 //! Messages between two ranks of one host, compared with Open MPI and `ucx_perftest`: half a round trip, an exchange of
 //! messages, and one-way messages with up to 64 in flight; seconds per message by size.
 //!
-//! Libraries alternate, and before each the latency between cores is measured, which varies in virtual machines. Our
+//! Ours are measured over shared memory, TCP and TLS. Libraries alternate, and before each the latency between cores is measured, which varies in virtual machines. Our
 //! messages are matched by rank and tag and recorded, as Open MPI's are matched; ucx_perftest has no exchange.
 //! Libraries that are not installed (`mpicc.openmpi`, `ucx_perftest`) are skipped with a message.
 //!
@@ -20,8 +20,9 @@ mod ours;
 mod peers;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use netsum_collective::Options;
 use record::{commit, machine, median};
 use serde_json::{Value, json};
 
@@ -39,7 +40,9 @@ fn main() {
     });
     if let Some(rank) = after("--rank") {
         let shared_memory = !arguments.iter().any(|a| a == "--tcp");
-        return ours::rank(rank.parse().expect("a rank"), &sizes, shared_memory);
+        let credentials = after("--credentials").map(PathBuf::from);
+        let options = Options { shared_memory, credentials, ..Options::default() };
+        return ours::rank(rank.parse().expect("a rank"), &sizes, options);
     }
     let rounds: usize = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(5);
     let only = after("--only");

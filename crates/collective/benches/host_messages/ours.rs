@@ -13,7 +13,7 @@ const TOGETHER: usize = 8 << 20;
 const TAG: u64 = 3;
 
 /// Connects, measures, and prints a line per size if this is rank 0.
-pub fn rank(rank: u32, sizes: &[usize], shared_memory: bool) {
+pub fn rank(rank: u32, sizes: &[usize], options: Options) {
     let group = Group::new(GroupConfig {
         rank,
         size: 2,
@@ -21,7 +21,7 @@ pub fn rank(rank: u32, sizes: &[usize], shared_memory: bool) {
         controller: None,
         host: None,
         timeout: PATIENCE,
-        options: Options { shared_memory, ..Options::default() },
+        options,
         plan: None,
     });
     let group = group.expect("a group");

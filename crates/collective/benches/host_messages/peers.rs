@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use netsum_identity::{Authority, Identity, Role, Validity};
+use tempfile::TempDir;
+
 use crate::ranks::{mpi_driver, run_ours};
 
 /// A library.
@@ -14,8 +17,16 @@ pub struct Library {
 }
 
 enum How {
-    Ours { flags: &'static [&'static str] },
-    OpenMpi { program: PathBuf },
+    Ours {
+        flags: &'static [&'static str],
+    },
+    /// With credentials in this folder.
+    Secured {
+        folder: TempDir,
+    },
+    OpenMpi {
+        program: PathBuf,
+    },
     Perftest,
 }
 
@@ -24,6 +35,7 @@ pub fn all() -> Vec<Library> {
     let mut found = vec![
         Library { name: "netsum", how: How::Ours { flags: &[] } },
         Library { name: "netsum-tcp", how: How::Ours { flags: &["--tcp"] } },
+        Library { name: "netsum-tls", how: How::Secured { folder: credentials() } },
     ];
     if let Some(program) = mpi_driver("open-mpi", "mpicc.openmpi") {
         found.push(Library { name: "open-mpi", how: How::OpenMpi { program } });
@@ -46,10 +58,12 @@ impl Library {
         let words: Vec<String> = sizes.iter().map(usize::to_string).collect();
         match &self.how {
             How::Ours { flags } => {
-                let sizes = words.join(",");
-                let words = ["--sizes", &sizes].into_iter().chain(flags.iter().copied());
-                let words: Vec<String> = words.map(str::to_owned).collect();
-                run_ours(2, &words).iter().filter_map(|line| parse(line)).collect()
+                let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+                ours(&words, &flags)
+            }
+            How::Secured { folder } => {
+                let folder = folder.path().display().to_string();
+                ours(&words, &["--tcp".to_owned(), "--credentials".to_owned(), folder])
             }
             How::OpenMpi { program } => {
                 let mut command = Command::new("mpirun.openmpi");
@@ -65,6 +79,21 @@ impl Library {
             }
         }
     }
+}
+
+fn ours(sizes: &[String], flags: &[String]) -> Vec<(usize, [f64; 3])> {
+    let words = [&["--sizes".to_owned(), sizes.join(",")], flags].concat();
+    run_ours(2, &words).iter().filter_map(|line| parse(line)).collect()
+}
+
+/// A folder with the credentials of a tenant.
+fn credentials() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let authority = Authority::create(&folder.path().join("ca"), "bench").expect("an authority");
+    let tenant = Identity::new("bench", Role::Tenant("bench".to_owned())).expect("a name");
+    let issued = authority.issue(&tenant, Validity::lasting(Duration::from_secs(24 * 3600)));
+    issued.and_then(|issued| issued.save(folder.path())).expect("credentials");
+    folder
 }
 
 /// ucx_perftest's seconds per message over shared memory.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::unbounded;
+use netsum_identity::Credentials;
+use netsum_net::NetError;
 use netsum_net::arena::ArenaPort;
 use netsum_net::mesh::{Listener, Rings};
 use netsum_net::worker::WorkerDriver;
@@ -19,7 +21,7 @@ use crate::ledger::Ledger;
 use crate::planned::Ports;
 use crate::queue::QueueState;
 use crate::recorder::Recorder;
-use crate::{Error, GroupConfig};
+use crate::{Error, GroupConfig, membership};
 
 pub(super) struct Opened {
     listener: Listener,
@@ -51,11 +53,11 @@ impl Opened {
                 (ip, host, job, Some(Data { controller, driver, events }))
             }
         };
-        let listener = Listener::bind(ip, config.options.network).map_err(connect)?;
+        let listener = Listener::bind(ip, config.options.network);
+        let listener = listener.and_then(|bound| secured(bound, config)).map_err(connect)?;
         let memory = memory_port(config);
         let seat = memory.as_ref().map(ArenaPort::seat);
-        let reached = (listener.address(), listener.network_address());
-        let (address, ports) = Address::new(config, reached, host, job, seat)?;
+        let (address, ports) = Address::new(config, &listener, host, job, seat)?;
         Ok((Opened { listener, ports, memory, data }, address))
     }
 
@@ -72,6 +74,7 @@ impl Opened {
         let (plans, controls) = unbounded();
         let (ledger_of_mesh, events_of_mesh) = (ledger.clone(), events.clone());
         let handler = MeshHandler { ledger: ledger_of_mesh, events: events_of_mesh, plans };
+        membership::check(config, all)?;
         let roster = address::roster(address, all);
         let silence = config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut memory = None;
@@ -111,6 +114,14 @@ impl Opened {
         let patience = config.timeout.min(MEET_PATIENCE);
         let rings = port?.rings(place, &seats, &around, secret, patience)?;
         Some((rings, ranks.clone()))
+    }
+}
+
+/// With the credentials of this process, if it has any.
+fn secured(listener: Listener, config: &GroupConfig) -> Result<Listener, NetError> {
+    match &config.options.credentials {
+        Some(folder) => listener.secured(Arc::new(Credentials::open(folder)?)),
+        None => Ok(listener),
     }
 }
 

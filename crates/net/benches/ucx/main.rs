@@ -202,6 +202,7 @@ fn rank_of_two(rank: u32) {
             address: serde_json::from_value(address["mesh"].clone()).expect("an address"),
             secret: [place as u8; SECRET_LEN],
             network_address: serde_json::from_value(address["ucx"].clone()).expect("bytes"),
+            occupant: None,
         }
     });
     let roster = Roster { group: 1, rank, seats: seats.collect() };

@@ -2,31 +2,39 @@
 //!
 //! The connecting rank sends a hello: magic, group, its rank, the wanted rank, and the listener's secret, which only
 //! readers of the rendezvous know; the answer carries the secret of the connecting rank. All other connections are
-//! closed.
+//! closed. Ranks with credentials do so inside TLS, and prove which rank they are ([`super::secure`]).
 //!
 //! This is the only place that names the transports: to add one, see ARCHITECTURE.md.
 
-use std::io::{self, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
+use netsum_identity::Credentials;
+use parking_lot::Mutex;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+use super::connection::Connection;
 use super::error::MeshError;
 use super::events::Events;
 use super::handle::Mesh;
-use super::limits::{ACCEPT_TICK, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, RETRY, TCP_KEEPALIVE};
+use super::hello::{HELLO_LEN, hello, sender};
+use super::limits::{
+    ACCEPT_TICK, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, REFUSALS_SHOWN, RETRY, TCP_KEEPALIVE,
+};
 use super::poll::{Interest, poll};
-use super::roster::{Network, Roster, SECRET_LEN};
+use super::roster::{Network, Occupant, Roster, SECRET_LEN};
+use super::secure::{Security, check_alike};
 use super::shared_memory::{Rings, SharedMemory};
 use super::tcp::TcpEndpoint;
+use super::tls::TlsStream;
 use super::transport::{Endpoint, Transport};
 use super::ucx;
 use crate::NetError;
-use crate::deadline::{left, read_exact};
+use crate::deadline::{Stopped, Timed, left, read_exact};
 
 impl Network {
     /// Opens the network's endpoint. Errors: this machine cannot use the network.
@@ -44,6 +52,15 @@ pub struct Listener {
     address: SocketAddr,
     network: Network,
     endpoint: Box<dyn Endpoint>,
+    security: Option<Security>,
+}
+
+/// What both halves of the set-up need.
+struct Setup<'a> {
+    roster: &'a Roster,
+    security: Option<&'a Security>,
+    /// The first reasons for which connections were refused, which differ.
+    refused: Mutex<Vec<String>>,
 }
 
 impl Listener {
@@ -61,7 +78,18 @@ impl Listener {
         let opened = open();
         let (listener, address) =
             opened.map_err(|source| NetError::Bind { what: "TCP listener", address, source })?;
-        Ok(Listener { listener, address, network, endpoint })
+        Ok(Listener { listener, address, network, endpoint, security: None })
+    }
+
+    /// Makes all connections TLS with these credentials: the other ranks must be workers of the same fabric, and
+    /// occupy the seats that they announced. Errors: there is no randomness for a key.
+    pub fn secured(self, credentials: Arc<Credentials>) -> Result<Listener, NetError> {
+        Ok(Listener { security: Some(Security::new(credentials)?), ..self })
+    }
+
+    /// Who has this rank's seat, for the other ranks; `None` without credentials.
+    pub fn occupant(&self) -> Option<Occupant> {
+        self.security.as_ref().map(Security::occupant)
     }
 
     /// The network's address of this rank, for the other ranks, if the network has addresses of its own.
@@ -98,20 +126,21 @@ impl Listener {
         events: Arc<dyn Events>,
         meet: impl FnOnce() -> Option<(Rings, Vec<u32>)>,
     ) -> Result<Mesh, NetError> {
-        let started = Instant::now();
-        let mut streams: Vec<Option<TcpStream>> = roster.seats.iter().map(|_| None).collect();
+        check_alike(self.security.as_ref(), roster)?;
+        let setup = Setup { roster, security: self.security.as_ref(), refused: Mutex::default() };
+        let mut streams: Vec<Option<Connection>> = roster.seats.iter().map(|_| None).collect();
         let over = AtomicBool::new(false);
         let (found, finds) = unbounded();
         std::thread::scope(|scope| {
-            let accepting = scope.spawn(|| accept(&self.listener, roster, &over, &found));
-            let result = collect(&self, roster, deadline, started, &mut streams, &finds);
+            let accepting = scope.spawn(|| setup.accept(&self.listener, &over, &found));
+            let result = setup.collect(self.address.ip(), deadline, &mut streams, &finds);
             over.store(true, Ordering::Relaxed);
             let accepted = accepting.join();
             result?;
             accepted.map_err(|_| NetError::Stopped)
         })?;
         for stream in streams.iter().flatten() {
-            prepare(stream)
+            prepare(stream.socket())
                 .map_err(|source| NetError::Io { what: "set-up of a connection", source })?;
         }
         let remote = self.endpoint.connect(roster)?;
@@ -124,64 +153,147 @@ impl Listener {
     }
 }
 
-/// Connects to the lower ranks, then waits for the higher ones.
-fn collect(
-    listener: &Listener,
-    roster: &Roster,
-    deadline: Instant,
-    started: Instant,
-    streams: &mut [Option<TcpStream>],
-    finds: &crossbeam_channel::Receiver<(u32, TcpStream)>,
-) -> Result<(), MeshError> {
-    for rank in 0..roster.rank {
-        streams[rank as usize] = Some(reach(listener.address.ip(), roster, rank, deadline)?);
-    }
-    let missing = |streams: &[Option<TcpStream>]| -> Vec<u32> {
-        let higher = roster.rank + 1..roster.seats.len() as u32;
-        higher.filter(|&rank| streams[rank as usize].is_none()).collect()
-    };
-    while !missing(streams).is_empty() {
-        let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
-            let ranks = missing(streams);
-            return Err(MeshError::NotConnected { ranks, waited: started.elapsed() });
+impl Setup<'_> {
+    /// Connects to the lower ranks, then waits for the higher ones.
+    fn collect(
+        &self,
+        from: IpAddr,
+        deadline: Instant,
+        streams: &mut [Option<Connection>],
+        finds: &crossbeam_channel::Receiver<(u32, Connection)>,
+    ) -> Result<(), MeshError> {
+        let (started, own) = (Instant::now(), self.roster.rank);
+        for rank in 0..own {
+            streams[rank as usize] = Some(self.reach(from, rank, deadline)?);
+        }
+        let missing = |streams: &[Option<Connection>]| -> Vec<u32> {
+            let higher = own + 1..self.roster.seats.len() as u32;
+            higher.filter(|&rank| streams[rank as usize].is_none()).collect()
         };
-        streams[rank as usize].get_or_insert(stream);
+        while !missing(streams).is_empty() {
+            let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
+                let (ranks, refused) = (missing(streams), self.refused.lock().concat());
+                return Err(MeshError::NotConnected { ranks, waited: started.elapsed(), refused });
+            };
+            streams[rank as usize].get_or_insert(stream);
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Connects to one rank, with retries until `deadline`.
+    fn reach(&self, from: IpAddr, rank: u32, deadline: Instant) -> Result<Connection, MeshError> {
+        let address = self.roster.seats[rank as usize].address;
+        let mut reason = String::new();
+        loop {
+            let until = deadline.min(Instant::now() + HANDSHAKE);
+            let error = match self.call(from, rank, until) {
+                Ok(stream) => return Ok(stream),
+                Err(error) => error,
+            };
+            // An attempt that the deadline cuts short says less than the one before.
+            let cut = error.kind() == io::ErrorKind::TimedOut && until == deadline;
+            if !cut || reason.is_empty() {
+                reason = error.to_string();
+            }
+            if Instant::now() + RETRY >= deadline {
+                return Err(MeshError::Unreachable { rank, address, reason });
+            }
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// Connects to one rank and completes the handshake by `until`.
+    fn call(&self, from: IpAddr, rank: u32, until: Instant) -> io::Result<Connection> {
+        let stream = connect(from, self.roster.seats[rank as usize].address, until)?;
+        match self.security {
+            Some(security) => {
+                let tls = security.call(stream, self.roster, rank, until)?;
+                Ok(Connection::Tls(Box::new(tls)))
+            }
+            None => call_plainly(stream, self.roster, rank, until).map(Connection::Plain),
+        }
+    }
+
+    /// Accepts connections of ranks until `over`.
+    fn accept(&self, listener: &TcpListener, over: &AtomicBool, found: &Sender<(u32, Connection)>) {
+        let busy = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            while !over.load(Ordering::Relaxed) {
+                // An error shows at the next accept.
+                let _ = poll(&mut [Interest::new(listener, true, false)], ACCEPT_TICK);
+                let Ok((stream, from)) = listener.accept() else {
+                    continue;
+                };
+                if busy.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MAX {
+                    busy.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let busy = &busy;
+                let started = std::thread::Builder::new().spawn_scoped(scope, move || {
+                    match self.answer(stream, over) {
+                        // The receiver is gone once all ranks are connected.
+                        Ok(connected) => drop(found.send(connected)),
+                        Err(reason) => self.note_refusal(from.ip(), &reason),
+                    }
+                    busy.fetch_sub(1, Ordering::Relaxed);
+                });
+                if started.is_err() {
+                    busy.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        });
+    }
+
+    fn note_refusal(&self, from: IpAddr, reason: &io::Error) {
+        let (mut refused, reason) = (self.refused.lock(), format!("; refused {from}: {reason}"));
+        if refused.len() < REFUSALS_SHOWN && !refused.contains(&reason) {
+            refused.push(reason);
+        }
+    }
+
+    /// Completes a handshake; returns the connecting rank. Ends when the handshake times out, or all ranks are
+    /// connected.
+    fn answer(&self, stream: TcpStream, over: &AtomicBool) -> io::Result<(u32, Connection)> {
+        let until = Instant::now() + HANDSHAKE;
+        stream.set_nonblocking(false)?;
+        let over = || over.load(Ordering::Relaxed);
+        let stopped: Stopped<'_> = (&over, ACCEPT_TICK);
+        match self.security {
+            Some(security) => match security.answer(&stream, self.roster, until, stopped) {
+                Ok((rank, session)) => {
+                    let tls = TlsStream::new(stream, session.into());
+                    Ok((rank, Connection::Tls(Box::new(tls))))
+                }
+                Err(reason) => {
+                    part(Timed { stream: &stream, until, stopped });
+                    Err(reason)
+                }
+            },
+            None => {
+                let rank = answer_plainly(&stream, self.roster, until, stopped)?;
+                Ok((rank, Connection::Plain(stream)))
+            }
+        }
+    }
 }
 
-/// Connects to one rank, with retries until `deadline`.
-fn reach(
-    from: IpAddr,
+fn connect(from: IpAddr, to: SocketAddr, until: Instant) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect_timeout(&to.into(), left(until)?)?;
+    Ok(socket.into())
+}
+
+fn call_plainly(
+    mut stream: TcpStream,
     roster: &Roster,
     rank: u32,
-    deadline: Instant,
-) -> Result<TcpStream, MeshError> {
-    let seat = &roster.seats[rank as usize];
-    loop {
-        let error = match call(from, roster, rank, deadline.min(Instant::now() + HANDSHAKE)) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => error,
-        };
-        if Instant::now() + RETRY >= deadline {
-            let (address, reason) = (seat.address, error.to_string());
-            return Err(MeshError::Unreachable { rank, address, reason });
-        }
-        std::thread::sleep(RETRY);
-    }
-}
-
-/// Connects to one rank and completes the handshake by `until`.
-fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<TcpStream> {
-    let seat = &roster.seats[rank as usize];
-    let socket = Socket::new(Domain::for_address(seat.address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect_timeout(&seat.address.into(), left(until)?)?;
-    let mut stream: TcpStream = socket.into();
+    until: Instant,
+) -> io::Result<TcpStream> {
     stream.set_write_timeout(Some(left(until)?))?;
-    stream.write_all(&hello(roster, roster.rank, rank, &seat.secret))?;
+    stream.write_all(&hello(roster, roster.rank, rank))?;
     let mut answer = [0; SECRET_LEN];
-    let never = (&(|| false) as &dyn Fn() -> bool, HANDSHAKE);
+    let never: Stopped<'_> = (&|| false, HANDSHAKE);
     read_exact(&stream, &mut answer, until, never).map_err(|e| match e.kind() {
         io::ErrorKind::UnexpectedEof => io::Error::other("it refused the hello"),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
@@ -195,70 +307,26 @@ fn call(from: IpAddr, roster: &Roster, rank: u32, until: Instant) -> io::Result<
     Ok(stream)
 }
 
-/// Accepts connections of ranks until `over`.
-fn accept(
-    listener: &TcpListener,
-    roster: &Roster,
-    over: &AtomicBool,
-    found: &Sender<(u32, TcpStream)>,
-) {
-    let busy = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        while !over.load(Ordering::Relaxed) {
-            // An error shows at the next accept.
-            let _ = poll(&mut [Interest::new(listener, true, false)], ACCEPT_TICK);
-            let Ok((stream, _)) = listener.accept() else {
-                continue;
-            };
-            if busy.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MAX {
-                busy.fetch_sub(1, Ordering::Relaxed);
-                continue;
-            }
-            let busy = &busy;
-            let started = std::thread::Builder::new().spawn_scoped(scope, move || {
-                if let Ok(rank) = answer(&stream, roster, over) {
-                    // The receiver is gone once all ranks are connected.
-                    let _ = found.send((rank, stream));
-                }
-                busy.fetch_sub(1, Ordering::Relaxed);
-            });
-            if started.is_err() {
-                busy.fetch_sub(1, Ordering::Relaxed);
-            }
-        }
-    });
-}
-
-/// Reads a hello; returns its sender. Ends when the handshake times out, or all ranks are connected.
-pub(super) fn answer(
+/// Reads a hello; returns its sender.
+pub(super) fn answer_plainly(
     mut stream: &TcpStream,
     roster: &Roster,
-    over: &AtomicBool,
+    until: Instant,
+    stopped: Stopped<'_>,
 ) -> io::Result<u32> {
-    let until = Instant::now() + HANDSHAKE;
-    stream.set_nonblocking(false)?;
     let mut got = [0; HELLO_LEN];
-    let over = || over.load(Ordering::Relaxed);
-    read_exact(stream, &mut got, until, (&over, ACCEPT_TICK))?;
+    read_exact(stream, &mut got, until, stopped)?;
     stream.set_write_timeout(Some(left(until)?))?;
-    let rank = u32::from_be_bytes([got[24], got[25], got[26], got[27]]);
-    let own = &roster.seats[roster.rank as usize].secret;
-    let known = rank > roster.rank && (rank as usize) < roster.seats.len();
-    if !known || got != hello(roster, rank, roster.rank, own) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
+    let stranger = || io::Error::other("it is not a rank of this group");
+    let rank = sender(roster, &got).ok_or_else(stranger)?;
     stream.write_all(&roster.seats[rank as usize].secret)?;
     Ok(rank)
 }
 
-fn hello(roster: &Roster, from: u32, to: u32, secret: &[u8; SECRET_LEN]) -> [u8; HELLO_LEN] {
-    let mut h = [0; HELLO_LEN];
-    h[..16].copy_from_slice(MAGIC);
-    h[16..24].copy_from_slice(&roster.group.to_be_bytes());
-    h[24..28].copy_from_slice(&from.to_be_bytes());
-    h[28..32].copy_from_slice(&to.to_be_bytes());
-    h[32..].copy_from_slice(secret);
-    h
+/// Ends a refused connection so that the other side can read why: a socket that is closed with unread bytes is reset.
+fn part(mut refused: Timed<'_>) {
+    let _ = refused.stream.shutdown(Shutdown::Write);
+    while matches!(refused.read(&mut [0; 1024]), Ok(1..)) {}
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
@@ -281,6 +349,3 @@ fn leave_bbr(stream: &TcpStream) {
         let _ = socket.set_tcp_congestion(b"cubic").or_else(|_| socket.set_tcp_congestion(b"reno"));
     }
 }
-
-const MAGIC: &[u8; 16] = b"netsum mesh   1\n";
-const HELLO_LEN: usize = 32 + SECRET_LEN;

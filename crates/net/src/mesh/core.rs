@@ -1,7 +1,7 @@
 //! The mesh's state and its changes, independent of the transports: outboxes, the mailbox, failure, goodbye.
 
-use std::io::Write;
-use std::net::{Shutdown, TcpStream};
+use std::io::{IoSlice, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::connection::Connection;
 use super::error::MeshError;
 use super::events::Events;
 use super::frame::{Frame, Key};
@@ -42,7 +43,7 @@ pub(super) struct Core {
 
 pub(super) struct Peer {
     /// Shows whether the peer is alive; carries frames if the transport uses it.
-    pub(super) connection: TcpStream,
+    pub(super) connection: Connection,
     pub(super) transport: Arc<dyn Transport>,
     pub(super) sending: Mutex<Sending>,
     /// Whether the peer has said goodbye.
@@ -58,7 +59,7 @@ pub(super) struct Sending {
 }
 
 impl Peer {
-    fn new(rank: u32, connection: TcpStream, transports: &[Arc<dyn Transport>]) -> Peer {
+    fn new(rank: u32, connection: Connection, transports: &[Arc<dyn Transport>]) -> Peer {
         let reaches = transports.iter().find(|transport| transport.reaches(rank));
         let transport = reaches.expect("a group's network reaches all ranks").clone();
         let outbox = Outbox::new(transport.limits());
@@ -78,7 +79,7 @@ impl Core {
     /// reaches it. Also returns the descriptor that is readable when the mesh's thread must wake up.
     pub(super) fn new(
         rank: u32,
-        connections: Vec<Option<TcpStream>>,
+        connections: Vec<Option<Connection>>,
         (network, transports): (Network, Vec<Arc<dyn Transport>>),
         silence: Duration,
         events: Arc<dyn Events>,
@@ -87,7 +88,7 @@ impl Core {
         waker.set_nonblocking(true)?;
         woken.set_nonblocking(true)?;
         let mailbox = Mailbox::new(connections.len() as u32);
-        let peer = |(rank, connection): (usize, Option<TcpStream>)| {
+        let peer = |(rank, connection): (usize, Option<Connection>)| {
             connection.map(|connection| Peer::new(rank as u32, connection, &transports))
         };
         let peers = connections.into_iter().enumerate().map(peer).collect();
@@ -140,7 +141,7 @@ impl Core {
     /// it has room; if not, that thread is awake already.
     #[cold]
     pub(super) fn ping(&self, rank: u32) {
-        let _ = (&self.known_peer(rank).connection).write(&Frame::Ping.encode());
+        let _ = self.known_peer(rank).connection.write(&[IoSlice::new(&Frame::Ping.encode())]);
     }
 
     /// Changes an outbox, then sends as much as the transport accepts.
@@ -263,7 +264,7 @@ impl Core {
         let mut reports = Reports::new();
         self.close_outbox(peer, &reason, &mut reports);
         // The own end of the stream shows the peer that its goodbye was read; the peer may be gone already.
-        let _ = peer.connection.shutdown(Shutdown::Write);
+        peer.connection.shutdown(Shutdown::Write);
         report(reports);
     }
 
@@ -302,7 +303,7 @@ impl Core {
         for (_, peer) in self.live() {
             // A peer that only sees the connection end would take this rank for the cause.
             if self.close_outbox(peer, &reason, &mut reports) {
-                let _ = (&peer.connection).write(&last_word.encode());
+                let _ = peer.connection.write(&[IoSlice::new(&last_word.encode())]);
             }
         }
         // After the cause is on its way: a peer that can no longer read a lent message waits for it.

@@ -17,12 +17,14 @@ pub enum MeshError {
         reason: String,
     },
     /// Ranks that did not connect in time during set-up.
-    #[error("ranks {ranks:?} have not connected within {} s", waited.as_secs_f32())]
+    #[error("ranks {ranks:?} have not connected within {} s{refused}", waited.as_secs_f32())]
     NotConnected {
         /// The missing ranks.
         ranks: Vec<u32>,
         /// Time-out.
         waited: Duration,
+        /// Connections that were refused, and why, each after a semicolon.
+        refused: String,
     },
     /// A connection ended, or a rank was silent for too long.
     #[error("rank {rank} is lost: {reason}")]

@@ -7,14 +7,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::connect::answer;
+use super::connect::answer_plainly;
+use super::connection::Connection;
 use super::core::Core;
 use super::error::MeshError;
 use super::events::Events;
 use super::frame::{Channel, HEADER_LEN, Key};
+use super::limits::HANDSHAKE;
 use super::mailbox::Match;
 use super::receive::{Slot, Target};
 use super::roster::{Network, Roster, SECRET_LEN, Seat};
@@ -95,7 +96,8 @@ pub(crate) fn hello(bytes: &[u8]) {
     let (ours, theirs) = UnixStream::pair().expect("this process has descriptors left");
     (&theirs).write_all(bytes).expect("a hello fits the socket's buffer");
     theirs.shutdown(Shutdown::Write).expect("the socket is open");
-    let taken = answer(&tcp(ours), &roster(), &AtomicBool::new(false));
+    let until = Instant::now() + HANDSHAKE;
+    let taken = answer_plainly(&tcp(ours), &roster(), until, (&|| false, HANDSHAKE));
     let secret = bytes.get(32..32 + SECRET_LEN);
     assert!(taken.is_err() || secret == Some(&[0; SECRET_LEN]), "let in: {taken:?}");
 }
@@ -114,7 +116,7 @@ impl Receiver {
         let (ours, theirs) = UnixStream::pair().expect("this process has descriptors left");
         ours.set_nonblocking(true).expect("the socket is open");
         let carriers = (Network::Tcp, vec![transport]);
-        let connections = vec![None, Some(tcp(ours))];
+        let connections = vec![None, Some(Connection::Plain(tcp(ours)))];
         let core = Core::new(0, connections, carriers, Duration::from_secs(10), Arc::new(Ignored));
         let (core, woken) = core.expect("this process has descriptors left");
         Receiver { core, posted: Vec::new(), _theirs: theirs, _woken: woken }
@@ -199,6 +201,7 @@ fn roster() -> Roster {
         address: (Ipv4Addr::LOCALHOST, 1).into(),
         secret: [rank; SECRET_LEN],
         network_address: None,
+        occupant: None,
     };
     Roster { group: 5, rank: 0, seats: (0..3).map(seat).collect() }
 }

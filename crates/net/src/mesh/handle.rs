@@ -1,6 +1,5 @@
 //! The handles of callers: the [`Mesh`], and posted [`Receive`]s.
 
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
@@ -8,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::connection::Connection;
 use super::core::{Core, Peer, Sending};
 use super::error::MeshError;
 use super::events::Events;
@@ -41,7 +41,7 @@ pub struct Mesh {
 impl Mesh {
     pub(super) fn start(
         rank: u32,
-        connections: Vec<Option<TcpStream>>,
+        connections: Vec<Option<Connection>>,
         carriers: (Network, Vec<Arc<dyn Transport>>),
         silence: Duration,
         events: Arc<dyn Events>,

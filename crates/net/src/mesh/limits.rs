@@ -82,6 +82,10 @@ pub(super) const READ_BYTES: usize = 256 << 10;
 /// Reads of one connection before the others are served: together one segment.
 pub(super) const READS_PER_TURN: usize = SEGMENT_MAX / READ_BYTES;
 
+/// Encrypted bytes of one connection that the kernel has not accepted yet: eight records. Encryption and the kernel's
+/// copy take turns within the second-level cache.
+pub(super) const ENCRYPTED_MAX: usize = 128 << 10;
+
 /// Polls of a polled transport before sockets and deadlines are served.
 pub(super) const TURNS: usize = 64;
 
@@ -130,8 +134,8 @@ pub(super) const RINGS: u32 = 4 << 20;
 
 // Building the mesh.
 
-/// Time-out of a whole handshake, from the connection on: one packet in each direction, so a connection that takes
-/// longer is not a rank.
+/// Time-out of a whole handshake, from the connection on: one packet in each direction, or two with TLS, so a
+/// connection that takes longer is not a rank.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Interval between attempts to connect to a rank that does not listen yet.
@@ -144,8 +148,11 @@ pub(super) const ACCEPT_TICK: Duration = Duration::from_millis(20);
 pub(super) const BACKLOG: i32 = 1024;
 
 /// Maximum number of concurrent handshakes. Connections that are not ranks can hold at most this many threads, for
-/// [`HANDSHAKE`] each.
+/// [`HANDSHAKE`] each. With TLS each holds at most a handshake message of 64 KiB.
 pub(super) const HANDSHAKES_MAX: usize = 64;
+
+/// Refused connections that an error mentions: a rank that comes too often, a stranger, and some more.
+pub(super) const REFUSALS_SHOWN: usize = 4;
 
 /// TCP's own keep-alive, for connections whose host has disappeared while nothing is written.
 pub(super) const TCP_KEEPALIVE: Duration = Duration::from_secs(10);

@@ -12,16 +12,20 @@
 //! `shared_memory` do not. The core (`core`, `outbox`, `mailbox`, `inbound`, `thread`) knows the `Transport` trait
 //! only; `connect` is the only file that names the transports, and `limits` has all numbers.
 //!
+//! If the ranks have credentials, their connections are TLS 1.3 (`secure`, `tls`).
+//!
 //! Source: the design of Gloo's unbound buffers (tagged messages, full mesh). Differs: bounded memory at the receiver,
 //! errors that name the rank, no connection on first use.
 
 mod connect;
+mod connection;
 mod core;
 mod error;
 mod events;
 mod frame;
 pub(crate) mod fuzzing;
 mod handle;
+mod hello;
 mod in_order;
 mod inbound;
 mod limits;
@@ -30,9 +34,11 @@ mod outbox;
 mod poll;
 mod receive;
 mod roster;
+mod secure;
 mod shared_memory;
 mod tcp;
 mod thread;
+mod tls;
 mod transport;
 mod ucx;
 
@@ -43,8 +49,10 @@ pub use frame::{Channel, Key};
 pub use handle::{Mesh, Outgoing, Receive};
 pub use outbox::{OnSent, Payload};
 pub use receive::{OnReceived, Received, Target, Wanted};
-pub use roster::{Network, Roster, SECRET_LEN, Seat};
+pub use roster::{Network, Occupant, Roster, SECRET_LEN, Seat};
 pub use shared_memory::Rings;
 
+#[cfg(test)]
+mod secure_tests;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use netsum_identity::{Identity, SEAT_KEY_LEN};
+
 /// Bytes of a rank's secret.
 pub const SECRET_LEN: usize = 16;
 
@@ -37,6 +39,17 @@ pub struct Seat {
     pub secret: [u8; SECRET_LEN],
     /// The network's address of the rank, if it has addresses of its own ([`super::Listener::network_address`]).
     pub network_address: Option<Vec<u8>>,
+    /// Who has the seat, if its process has credentials ([`super::Listener::occupant`]).
+    pub occupant: Option<Occupant>,
+}
+
+/// Who has a seat.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occupant {
+    /// The identity in the process's certificate; ranks may have the same.
+    pub identity: Identity,
+    /// Public key whose private half only this rank has.
+    pub key: [u8; SEAT_KEY_LEN],
 }
 
 /// All ranks of a group.

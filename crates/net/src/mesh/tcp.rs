@@ -1,7 +1,7 @@
-//! Frames over the TCP connection of a pair: the writing side. The mesh's thread reads all connections
+//! Frames over the connection of a pair, TCP or TLS: the writing side. The mesh's thread reads all connections
 //! ([`super::thread`]).
 
-use std::io::{IoSlice, Write};
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -72,14 +72,13 @@ impl MeshLink for TcpLink {
         if blocked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        let mut connection = &core.known_peer(self.rank).connection;
-        let write = |parts: &[IoSlice<'_>]| connection.write_vectored(parts);
-        match outbox.drain(write, reports).map_err(|error| error.to_string())? {
-            Drained::Empty => {}
-            Drained::Blocked => {
-                blocked.store(true, Ordering::Relaxed);
-                core.wake();
-            }
+        let connection = &core.known_peer(self.rank).connection;
+        let write = |parts: &[IoSlice<'_>]| connection.write(parts);
+        let drained = outbox.drain(write, reports).map_err(|error| error.to_string())?;
+        let flushed = connection.flush().map_err(|error| error.to_string())?;
+        if drained == Drained::Blocked || !flushed {
+            blocked.store(true, Ordering::Relaxed);
+            core.wake();
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
 use std::any::Any;
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -45,6 +45,7 @@ fn roster(listeners: &[Listener], rank: u32) -> Roster {
         address: l.address(),
         secret: [i as u8; 16],
         network_address: l.network_address().map(<[u8]>::to_vec),
+        occupant: l.occupant(),
     };
     Roster { group: 7, rank, seats: listeners.iter().enumerate().map(seat).collect() }
 }
@@ -53,6 +54,8 @@ fn roster(listeners: &[Listener], rank: u32) -> Roster {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Setup {
     Over(Network),
+    /// All ranks over TLS.
+    Secured,
     /// All ranks on one host.
     InMemory,
     /// All ranks on one host that may not read each other's memory.
@@ -63,7 +66,13 @@ enum Setup {
 
 /// All available transports; UCX if its library is installed.
 fn setups() -> Vec<Setup> {
-    let mut setups = vec![Setup::Over(Network::Tcp), Setup::InMemory, Setup::Copied, Setup::Mixed];
+    let mut setups = vec![
+        Setup::Over(Network::Tcp),
+        Setup::Secured,
+        Setup::InMemory,
+        Setup::Copied,
+        Setup::Mixed,
+    ];
     match Listener::bind(LOCAL.into(), Network::Ucx) {
         Ok(_) => setups.push(Setup::Over(Network::Ucx)),
         Err(error) => println!("skipped over UCX: {error}"),
@@ -74,11 +83,14 @@ fn setups() -> Vec<Setup> {
 fn members(setup: Setup, size: u32, silence: Duration) -> Vec<Member> {
     let network = if let Setup::Over(network) = setup { network } else { Network::Tcp };
     let here = match setup {
-        Setup::Over(_) => 0,
+        Setup::Over(_) | Setup::Secured => 0,
         Setup::InMemory | Setup::Copied => size,
         Setup::Mixed => 2,
     };
-    let bind = |_| Listener::bind(LOCAL.into(), network).unwrap();
+    let bind = |_| match setup {
+        Setup::Secured => secure_tests::tenant().listen(),
+        _ => Listener::bind(LOCAL.into(), network).unwrap(),
+    };
     let listeners: Vec<_> = (0..size).map(bind).collect();
     let ports: Vec<_> = (0..size).map(|_| ArenaPort::open().unwrap()).collect();
     let seats: Vec<_> = ports[..here as usize].iter().map(|port| port.seat().clone()).collect();
@@ -433,14 +445,15 @@ fn half(m: &[Member], len: usize) {
         Some(link) => link.write_half(core, frame, &pattern(len)),
         None => {
             let bytes = [&frame.encode()[..], &pattern(len / 2)].concat();
-            (&peer.connection).write_all(&bytes).unwrap();
+            let written = peer.connection.write(&[IoSlice::new(&bytes)]).unwrap();
+            assert_eq!(written, bytes.len());
         }
     }
 }
 
 #[test]
 fn a_receive_of_a_message_cut_in_the_middle_ends() {
-    for setup in [Setup::Over(Network::Tcp), Setup::InMemory] {
+    for setup in [Setup::Over(Network::Tcp), Setup::Secured, Setup::InMemory] {
         let end = |what: &mut dyn FnMut(&mut Vec<Member>), patience| {
             let mut m = members(setup, 3, SOON);
             let deadline = Some(Instant::now() + patience);
@@ -561,7 +574,7 @@ fn a_peer_that_falls_silent_is_lost_and_a_quiet_one_is_not() {
 #[test]
 fn connections_are_not_paced_by_bbr() {
     for peer in members(Setup::Over(Network::Tcp), 3, SOON)[0].mesh.core.peers.iter().flatten() {
-        let name = socket2::SockRef::from(&peer.connection).tcp_congestion().unwrap();
+        let name = socket2::SockRef::from(peer.connection.socket()).tcp_congestion().unwrap();
         assert!(!name.starts_with(b"bbr"), "{}", String::from_utf8_lossy(&name));
     }
 }
@@ -636,7 +649,7 @@ fn connections_that_drip_bytes_do_not_delay_the_start() {
 fn an_answer_that_drips_in_is_given_up_at_the_deadline() {
     let slow = std::net::TcpListener::bind((LOCAL, 0)).unwrap();
     let listener = Listener::bind(LOCAL.into(), Network::Tcp).unwrap();
-    let seat = |address, secret| Seat { address, secret, network_address: None };
+    let seat = |address, secret| Seat { address, secret, network_address: None, occupant: None };
     let seats = vec![seat(slow.local_addr().unwrap(), [0; 16]), seat(listener.address(), [1; 16])];
     std::thread::spawn(move || {
         let (mut stream, _) = slow.accept().unwrap();

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::connection::{Arrived, Buffers};
 use super::core::Core;
 use super::error::MeshError;
 use super::frame::{Frame, HEADER_LEN};
@@ -18,9 +19,10 @@ pub(super) fn run(core: &Core, woken: &UnixStream) {
     let mut io = Io {
         core,
         streams: core.live().map(|(rank, _)| Stream::new(rank)).collect(),
-        buffer: vec![0; READ_BYTES],
+        buffers: Buffers::new(),
         checked: Instant::now(),
     };
+    io.take_early();
     let connections = 1 + core.transports.len();
     while !io.is_over() {
         let mut at_most = TICK;
@@ -39,7 +41,7 @@ pub(super) fn run(core: &Core, woken: &UnixStream) {
         }
         core.transports.iter().for_each(|transport| transport.after_sleep());
         if interests[0].readable() {
-            let _ = (&mut &*woken).read(&mut io.buffer);
+            let _ = (&mut &*woken).read(&mut io.buffers.wire);
             // A wake-up after this requires another check.
             core.woken.swap(false, Ordering::AcqRel);
         }
@@ -51,14 +53,14 @@ pub(super) fn run(core: &Core, woken: &UnixStream) {
     io.streams.iter_mut().for_each(|stream| stream.body.cut(core, stream.rank));
     core.transports.iter().for_each(|transport| transport.close(core));
     for (_, peer) in core.live() {
-        let _ = peer.connection.shutdown(std::net::Shutdown::Both);
+        peer.connection.shutdown(std::net::Shutdown::Both);
     }
 }
 
 struct Io<'a> {
     core: &'a Core,
     streams: Vec<Stream>,
-    buffer: Vec<u8>,
+    buffers: Buffers,
     checked: Instant,
 }
 
@@ -100,6 +102,20 @@ impl Io<'_> {
         failed || self.streams.iter().all(|stream| stream.ended) || Instant::now() >= until
     }
 
+    /// Handles what has arrived with the handshakes: no socket becomes readable for it.
+    fn take_early(&mut self) {
+        for at in 0..self.streams.len() {
+            let stream = &mut self.streams[at];
+            let connection = &self.core.known_peer(stream.rank).connection;
+            let early = connection.early(&mut self.buffers).map_err(|error| error.to_string());
+            let taken =
+                early.and_then(|bytes| consume(self.core, stream, bytes).map_err(str::to_owned));
+            if let Err(reason) = taken {
+                self.end(at, &reason);
+            }
+        }
+    }
+
     fn serve(&mut self, at: usize, interest: &Interest) {
         let rank = self.streams[at].rank;
         if interest.writable() {
@@ -121,17 +137,20 @@ impl Io<'_> {
     fn read(&mut self, at: usize) -> Result<bool, String> {
         let stream = &mut self.streams[at];
         for _ in 0..READS_PER_TURN {
-            let n = match (&self.core.known_peer(stream.rank).connection).read(&mut self.buffer) {
-                Ok(0) => return Ok(false),
-                Ok(n) => n,
+            let connection = &self.core.known_peer(stream.rank).connection;
+            let Arrived { received, bytes } = match connection.read(&mut self.buffers) {
+                Ok(arrived) => arrived,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(true),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e.to_string()),
             };
+            if received == 0 {
+                return Ok(false);
+            }
             self.core.note_seen(stream.rank, Instant::now());
-            self.core.bytes_rx.fetch_add(n as u64, Ordering::Relaxed);
-            consume(self.core, stream, &self.buffer[..n]).map_err(str::to_owned)?;
-            if n < self.buffer.len() {
+            self.core.bytes_rx.fetch_add(received as u64, Ordering::Relaxed);
+            consume(self.core, stream, bytes).map_err(str::to_owned)?;
+            if received < READ_BYTES {
                 return Ok(true);
             }
         }

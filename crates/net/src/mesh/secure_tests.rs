@@ -1,0 +1,312 @@
+//! Ranks with credentials: who is refused, and what both sides say. That messages arrive is tested with all other
+//! transports ([`super::tests`]).
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use netsum_identity::{Authority, Credentials, Identity, Role, Validity};
+use tempfile::TempDir;
+
+use super::secure::Security;
+use super::*;
+use crate::NetError;
+
+struct Nobody;
+
+impl Events for Nobody {
+    fn control(&self, _: u32, _: Key, _: Vec<u8>) {}
+    fn admit(&self, _: u32, _: Key, _: u32) -> bool {
+        true
+    }
+    fn failed(&self, _: &MeshError) {}
+}
+
+const LOCAL: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const SOON: Duration = Duration::from_secs(20);
+/// Long enough for a handshake on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Authorities of fabric `lab` in a folder, and credentials of theirs.
+struct Place(TempDir);
+
+impl Place {
+    fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    fn authority(&self, name: &str) -> Authority {
+        Authority::create(&self.0.path().join(name), "lab").unwrap()
+    }
+
+    fn issue(&self, authority: &Authority, role: &str) -> Worker {
+        let identity = Identity::new("lab", role.parse::<Role>().unwrap()).unwrap();
+        let folder = self.0.path().join(role.replace('/', "-"));
+        let lifetime = Duration::from_secs(3600);
+        authority.issue(&identity, Validity::lasting(lifetime)).unwrap().save(&folder).unwrap();
+        Worker(folder)
+    }
+}
+
+/// The folder of a worker's credentials.
+#[derive(Clone)]
+pub(super) struct Worker(PathBuf);
+
+impl Worker {
+    fn credentials(&self) -> Arc<Credentials> {
+        Arc::new(Credentials::open(&self.0).unwrap())
+    }
+
+    pub(super) fn listen(&self) -> Listener {
+        Listener::bind(LOCAL.into(), Network::Tcp).unwrap().secured(self.credentials()).unwrap()
+    }
+}
+
+/// A tenant whose credentials last as long as the tests.
+pub(super) fn tenant() -> &'static Worker {
+    static TENANT: OnceLock<(Place, Worker)> = OnceLock::new();
+    let made = TENANT.get_or_init(|| {
+        let place = Place::new();
+        let worker = place.issue(&place.authority("ca"), "tenant/research");
+        (place, worker)
+    });
+    &made.1
+}
+
+fn seat(listener: &Listener, number: u8) -> Seat {
+    Seat {
+        address: listener.address(),
+        secret: [number; SECRET_LEN],
+        network_address: None,
+        occupant: listener.occupant(),
+    }
+}
+
+fn seats(listeners: &[Listener]) -> Vec<Seat> {
+    listeners.iter().zip(0..).map(|(listener, number)| seat(listener, number)).collect()
+}
+
+fn join(
+    listener: Listener,
+    rank: u32,
+    seats: &[Seat],
+    patience: Duration,
+) -> Result<Mesh, NetError> {
+    let roster = Roster { group: 7, rank, seats: seats.to_vec() };
+    listener.connect(&roster, Instant::now() + patience, SOON, Arc::new(Nobody))
+}
+
+/// Connects two ranks that do not accept each other; returns the errors of rank 0 and rank 1.
+fn refused(listeners: [Listener; 2], seats: &[Seat]) -> [String; 2] {
+    let [low, high] = listeners;
+    std::thread::scope(|scope| {
+        let low = scope.spawn(|| join(low, 0, seats, PATIENCE).err().unwrap().to_string());
+        let high = join(high, 1, seats, PATIENCE).err().unwrap().to_string();
+        [low.join().unwrap(), high]
+    })
+}
+
+fn both_refuse(low: &Worker, high: &Worker, words: [&str; 2]) {
+    let listeners = [low.listen(), high.listen()];
+    let seats = seats(&listeners);
+    let errors = refused(listeners, &seats);
+    for (error, words) in errors.iter().zip(words) {
+        assert!(error.contains(words), "{error:?} lacks {words:?}");
+    }
+}
+
+#[test]
+fn workers_of_different_roles_form_a_mesh() {
+    let place = Place::new();
+    let authority = place.authority("ca");
+    let workers =
+        ["tenant/research", "host/h0", "operator"].map(|role| place.issue(&authority, role));
+    let listeners: Vec<_> = workers.iter().map(Worker::listen).collect();
+    let seats = seats(&listeners);
+    std::thread::scope(|scope| {
+        let join = |(listener, rank)| {
+            let seats = &seats;
+            scope.spawn(move || join(listener, rank, seats, SOON).unwrap())
+        };
+        let joining: Vec<_> = listeners.into_iter().zip(0..).map(join).collect();
+        let meshes: Vec<_> = joining.into_iter().map(|rank| rank.join().unwrap()).collect();
+        assert!(meshes.iter().all(|mesh| mesh.failure().is_none()));
+    });
+}
+
+#[test]
+fn a_certificate_of_another_authority_is_refused() {
+    let place = Place::new();
+    let low = place.issue(&place.authority("ca"), "host/h0");
+    let high = place.issue(&place.authority("other"), "host/h1");
+    both_refuse(
+        &low,
+        &high,
+        ["does not trust its authority", "ca.pem does not have its authority"],
+    );
+}
+
+#[test]
+fn a_revoked_certificate_is_refused() {
+    let place = Place::new();
+    let authority = place.authority("ca");
+    let revoked = place.issue(&authority, "host/h1");
+    authority.revoke(&"host/h1".parse().unwrap()).unwrap();
+    // New credentials bring the list along.
+    let low = place.issue(&authority, "host/h0");
+    both_refuse(
+        &low,
+        &revoked,
+        ["its certificate is refused: it is revoked", "it is revoked; ask for a new one"],
+    );
+}
+
+#[test]
+fn certificates_that_are_no_workers_are_refused() {
+    let place = Place::new();
+    let authority = place.authority("ca");
+    let low = place.issue(&authority, "host/h0");
+    for role in ["viewer", "switch/rack0"] {
+        let high = place.issue(&authority, role);
+        let words = format!("it is spiffe://lab/{role}; workers have the certificate of a host");
+        both_refuse(&low, &high, [&words, "the other side refused this side's certificate"]);
+    }
+}
+
+/// A member of the group that claims another rank's seat: it has a certificate of the same tenant, and has read all
+/// secrets.
+#[test]
+fn a_member_cannot_take_the_seat_of_another() {
+    let listeners = [(); 3].map(|()| tenant().listen());
+    let seats = seats(&listeners[..2]);
+    let [low, _high, thief] = listeners;
+    let mut seats_of_thief = seats.clone();
+    seats_of_thief[1].occupant = thief.occupant();
+    std::thread::scope(|scope| {
+        let low = scope.spawn(|| join(low, 0, &seats, PATIENCE).err().unwrap().to_string());
+        let error = join(thief, 1, &seats_of_thief, PATIENCE).err().unwrap().to_string();
+        assert!(error.contains("it refused the hello"), "{error}");
+        let error = low.join().unwrap();
+        assert!(error.contains("it has not the key that this rank has announced"), "{error}");
+    });
+}
+
+/// Nor can it answer in another's place.
+#[test]
+fn a_member_cannot_answer_for_another() {
+    let [low, high, thief] = [(); 3].map(|()| Security::new(tenant().credentials()).unwrap());
+    let listener = TcpListener::bind((LOCAL, 0)).unwrap();
+    let address = listener.local_addr().unwrap();
+    let seat = |number, security: &Security| Seat {
+        address,
+        secret: [number; SECRET_LEN],
+        network_address: None,
+        occupant: Some(security.occupant()),
+    };
+    let until = Instant::now() + SOON;
+    std::thread::scope(|scope| {
+        // The thief knows all that rank 0 knows, except its key.
+        let stolen = Roster { group: 7, rank: 0, seats: vec![seat(0, &thief), seat(1, &high)] };
+        let answering = scope.spawn(move || {
+            let stream = listener.accept().unwrap().0;
+            thief.answer(&stream, &stolen, until, (&|| false, SOON)).map(|(rank, _)| rank)
+        });
+        let roster = Roster { group: 7, rank: 1, seats: vec![seat(0, &low), seat(1, &high)] };
+        let error = high.call(TcpStream::connect(address).unwrap(), &roster, 0, until);
+        let error = error.err().unwrap().to_string();
+        assert_eq!(error, "it has not the key that this rank has announced");
+        assert_eq!(answering.join().unwrap().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_rank_that_is_another_than_announced_is_refused() {
+    let place = Place::new();
+    let authority = place.authority("ca");
+    let [low, high] = ["host/h0", "host/h1"].map(|role| place.issue(&authority, role));
+    let listeners = [low.listen(), high.listen()];
+    let mut seats = seats(&listeners);
+    let other = Identity::new("lab", Role::Host("h2".to_owned())).unwrap();
+    seats[1].occupant.as_mut().unwrap().identity = other;
+    let [error, _] = refused(listeners, &seats);
+    let words =
+        "it is spiffe://lab/host/h1; that rank has announced itself as spiffe://lab/host/h2";
+    assert!(error.contains(words), "{error}");
+}
+
+#[test]
+fn ranks_with_and_without_credentials_do_not_mix() {
+    let listeners = [tenant().listen(), Listener::bind(LOCAL.into(), Network::Tcp).unwrap()];
+    let seats = seats(&listeners);
+    let [secured, plain] = refused(listeners, &seats);
+    assert!(
+        secured.contains("rank 1 at") && secured.contains("it has no credentials"),
+        "{secured}"
+    );
+    assert!(plain.contains("rank 0 at") && plain.contains("it has credentials"), "{plain}");
+    assert!(plain.contains("set NETSUM_CREDENTIALS for all ranks, or for none"), "{plain}");
+}
+
+#[test]
+fn a_plain_client_is_told_apart_from_a_rank() {
+    let listeners = [tenant().listen(), tenant().listen()];
+    let seats = seats(&listeners);
+    let [low, _] = listeners;
+    let address = low.address();
+    let intruder = std::thread::spawn(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(&[b'n'; 48]).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).map(|_| answer)
+    });
+    let error = join(low, 0, &seats, PATIENCE).err().unwrap().to_string();
+    assert!(error.starts_with("ranks [1] have not connected within 5"), "{error}");
+    assert!(
+        error.contains("refused 127.0.0.1:") && error.contains("it does not speak TLS"),
+        "{error}"
+    );
+    // An alert of TLS, and nothing else.
+    let answer = intruder.join().unwrap().unwrap();
+    assert_eq!((answer[0], answer.len()), (21, 7), "{answer:?}");
+}
+
+#[test]
+fn a_server_without_tls_is_named() {
+    let plain = TcpListener::bind((LOCAL, 0)).unwrap();
+    let listeners = [tenant().listen(), tenant().listen()];
+    let mut seats = seats(&listeners);
+    seats[0].address = plain.local_addr().unwrap();
+    let [_, high] = listeners;
+    std::thread::spawn(move || {
+        // As a rank without credentials: it reads a hello, and closes.
+        for stream in plain.incoming() {
+            let _ = stream.unwrap().read(&mut [0; 48]);
+        }
+    });
+    let error = join(high, 1, &seats, PATIENCE).err().unwrap().to_string();
+    assert!(error.starts_with("cannot reach rank 0"), "{error}");
+    assert!(error.contains("has the other side credentials, too?"), "{error}");
+}
+
+/// A connection that sends the beginning of a handshake, byte by byte, ends at the deadline of the handshake.
+#[test]
+fn a_handshake_that_drips_in_does_not_delay_the_start() {
+    let listeners = [tenant().listen(), tenant().listen()];
+    let seats = seats(&listeners);
+    let address = listeners[0].address();
+    let mut dripping = TcpStream::connect(address).unwrap();
+    // A record of TLS with a client hello of 512 bytes, of which no more arrives.
+    dripping.write_all(&[22, 3, 1, 2, 0, 1, 0, 1]).unwrap();
+    std::thread::scope(|scope| {
+        let [low, high] = listeners;
+        let low = scope.spawn(|| join(low, 0, &seats, SOON).unwrap());
+        drop(join(high, 1, &seats, SOON).unwrap());
+        drop(low.join().unwrap());
+    });
+    // The listener has closed the connection, although nothing was refused yet.
+    let mut rest = Vec::new();
+    let _ = dripping.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "{rest:?}");
+}
