@@ -2,24 +2,28 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use netsum_identity::{Credentials, PROTOCOL, explain, server_name};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 /// A connection `S`, or TLS on it.
 #[derive(Debug)]
-pub(crate) enum Secured<S> {
+pub enum Secured<S> {
+    /// Neither encrypted nor authenticated.
     Plain(S),
+    /// TLS 1.3; both sides have presented certificates.
     Tls(Box<TlsStream<S>>),
 }
 
 impl Secured<TcpStream> {
     /// Connects to the controller and verifies that it is one.
-    pub async fn connect(address: &str, credentials: &Credentials) -> io::Result<Self> {
+    pub(crate) async fn connect(address: &str, credentials: &Credentials) -> io::Result<Self> {
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
         let connector = TlsConnector::from(credentials.client());
@@ -30,8 +34,8 @@ impl Secured<TcpStream> {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     /// Accepts a client and verifies that it belongs to the fabric. The error is a sentence.
-    pub async fn accept(connection: S, credentials: &Credentials) -> Result<Self, String> {
-        let acceptor = TlsAcceptor::from(credentials.server());
+    pub(crate) async fn accept(connection: S, config: Arc<ServerConfig>) -> Result<Self, String> {
+        let acceptor = TlsAcceptor::from(config);
         match acceptor.accept(connection).into_fallible().await {
             Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(PROTOCOL) => {
                 Ok(Secured::Tls(Box::new(stream.into())))
@@ -49,7 +53,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     }
 
     /// The connection beneath.
-    pub fn beneath(&self) -> &S {
+    pub(crate) fn beneath(&self) -> &S {
         match self {
             Secured::Plain(connection) => connection,
             Secured::Tls(stream) => stream.get_ref().0,

@@ -16,15 +16,18 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod limits;
+mod log_rate;
 pub mod pb;
 mod security;
 mod server;
 mod store;
 
+pub use connection::Secured;
 pub use controller_plan::ControllerPlan;
 pub use convert::lease_from_message;
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
+pub use log_rate::LogRate;
 pub use netsum_lease::{Attachment, JobPlan};
 pub use security::Security;
 pub use server::{Config, Controller};

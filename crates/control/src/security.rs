@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use netsum_identity::Credentials;
+use tokio::io::{AsyncRead, AsyncWrite};
 
+use crate::connection::Secured;
 use crate::error::ControlError;
 
 /// How connections are secured; the same at both ends.
@@ -23,6 +25,20 @@ impl Security {
         match credentials {
             None => Ok(Security::Trusted),
             Some(folder) => Ok(Security::Tls(Arc::new(Credentials::open(folder)?))),
+        }
+    }
+
+    /// Accepts a reader of a page of metrics: with credentials, any process of the fabric, as whoever has a certificate
+    /// may look. The error is a sentence.
+    pub async fn accept_reader<S>(&self, connection: S) -> Result<Secured<S>, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        match self {
+            Security::Trusted => Ok(Secured::Plain(connection)),
+            Security::Tls(credentials) => {
+                Secured::accept(connection, credentials.page_server()).await
+            }
         }
     }
 }

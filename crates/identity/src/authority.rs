@@ -347,7 +347,8 @@ fn own_certificate(fabric: &str) -> Result<(String, String), IdentityError> {
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// A process's certificate: only controllers serve, all others are clients.
+/// A process's certificate: controllers serve, all others are clients. Switches serve pages of metrics besides; they
+/// get the name by which tools that know no identities verify them.
 fn leaf(
     identity: &Identity,
     validity: Validity,
@@ -359,13 +360,16 @@ fn leaf(
     params.serial_number = Some(SerialNumber::from_slice(serial));
     params.distinguished_name =
         name(identity.fabric(), &format!("netsum {}", identity.role().kind()));
-    params.subject_alt_names = vec![uri(&identity.to_string())?];
+    params.subject_alt_names = names(identity)?;
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-    params.extended_key_usages = vec![match identity.role() {
-        Role::Controller => ExtendedKeyUsagePurpose::ServerAuth,
-        _ => ExtendedKeyUsagePurpose::ClientAuth,
-    }];
+    params.extended_key_usages = match identity.role() {
+        Role::Controller => vec![ExtendedKeyUsagePurpose::ServerAuth],
+        Role::Switch(_) => {
+            vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth]
+        }
+        _ => vec![ExtendedKeyUsagePurpose::ClientAuth],
+    };
     params.use_authority_key_identifier_extension = true;
     Ok(params)
 }
@@ -386,6 +390,20 @@ fn name(fabric: &str, common: &str) -> DistinguishedName {
     name.push(DnType::OrganizationName, fabric);
     name.push(DnType::CommonName, common);
     name
+}
+
+fn names(identity: &Identity) -> Result<Vec<SanType>, IdentityError> {
+    let mut names = vec![uri(&identity.to_string())?];
+    if let Role::Switch(_) = identity.role() {
+        let name = page_name(identity.fabric());
+        names.push(SanType::DnsName(name.try_into().map_err(making("the DNS name"))?));
+    }
+    Ok(names)
+}
+
+/// The DNS name in certificates of a fabric's switches; no resolver knows it (RFC 6761, section 6.4).
+pub fn page_name(fabric: &str) -> String {
+    format!("switch.{fabric}.netsum.invalid")
 }
 
 fn uri(text: &str) -> Result<SanType, IdentityError> {

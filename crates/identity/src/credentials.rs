@@ -47,6 +47,7 @@ struct Loaded {
     client: Arc<ClientConfig>,
     rank_server: Arc<ServerConfig>,
     rank_client: Arc<ClientConfig>,
+    page_server: Arc<ServerConfig>,
 }
 
 impl Credentials {
@@ -92,6 +93,11 @@ impl Credentials {
     /// Configuration for a rank that connects to another: the other is a worker of the same fabric.
     pub fn rank_client(&self) -> Arc<ClientConfig> {
         self.with_current(|loaded| loaded.rank_client.clone())
+    }
+
+    /// Configuration for a page of metrics: the reader presents any identity of the same fabric.
+    pub fn page_server(&self) -> Arc<ServerConfig> {
+        self.with_current(|loaded| loaded.page_server.clone())
     }
 
     fn with_current<T>(&self, take: impl FnOnce(&Loaded) -> T) -> T {
@@ -168,6 +174,7 @@ fn load(folder: &Path) -> Result<Loaded, IdentityError> {
         client: client(Between::ControllerAndClients)?,
         rank_server: server(Between::Ranks)?,
         rank_client: client(Between::Ranks)?,
+        page_server: server(Between::PageAndReaders)?,
     })
 }
 

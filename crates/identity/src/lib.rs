@@ -27,7 +27,7 @@ mod seat;
 mod tls;
 mod verifier;
 
-pub use authority::{Authority, Issued, Validity};
+pub use authority::{Authority, Issued, Validity, page_name};
 pub use credentials::Credentials;
 pub use error::IdentityError;
 pub use identity::{Identity, Role};

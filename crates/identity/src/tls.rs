@@ -21,6 +21,9 @@ pub const PROTOCOL: &[u8] = b"h2";
 /// The protocol of connections between ranks (ALPN, RFC 7301).
 pub const RANK_PROTOCOL: &[u8] = b"netsum-mesh/1";
 
+/// The protocol of pages of metrics (ALPN, RFC 7301): HTTP/1.1.
+const PAGE_PROTOCOL: &[u8] = b"http/1.1";
+
 /// The name by which a TLS client addresses the server. It is not sent, and not compared: the server's identity is.
 pub fn server_name() -> ServerName<'static> {
     ServerName::try_from("controller.netsum.invalid").expect("it is a DNS name")
@@ -89,6 +92,7 @@ fn protocol(between: Between) -> &'static [u8] {
     match between {
         Between::ControllerAndClients => PROTOCOL,
         Between::Ranks => RANK_PROTOCOL,
+        Between::PageAndReaders => PAGE_PROTOCOL,
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) enum Between {
     ControllerAndClients,
     /// Two ranks of a job.
     Ranks,
+    /// A process with a page of metrics, and any process that reads it.
+    PageAndReaders,
 }
 
 /// An identity with a valid chain, which is nevertheless the wrong one.
@@ -51,7 +53,10 @@ pub(crate) enum WrongIdentity {
     None(#[from] NoIdentity),
     #[error("it is {found}, of another fabric than {fabric:?}")]
     Fabric { found: Identity, fabric: String },
-    #[error("it is {found}, not the fabric's controller; correct the controller's address")]
+    #[error(
+        "it is {found}, not the fabric's controller, and only a controller's certificate can serve; correct the \
+         controller's address"
+    )]
     NoController { found: Identity },
     #[error("it is {found}; workers have the certificate of a host, a tenant or an operator")]
     NoWorker { found: Identity },
@@ -173,7 +178,7 @@ impl ServerCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.between {
-            Between::ControllerAndClients => {
+            Between::ControllerAndClients | Between::PageAndReaders => {
                 self.verify_controller(certificate, intermediates, now)
             }
             Between::Ranks => self.verify_rank(certificate, intermediates, now),
@@ -216,7 +221,7 @@ impl ClientCertVerifier for Verifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         match self.between {
-            Between::ControllerAndClients => {
+            Between::ControllerAndClients | Between::PageAndReaders => {
                 let usage = KeyUsage::client_auth();
                 self.trust.verify(certificate, intermediates, now, usage).map(drop)
             }

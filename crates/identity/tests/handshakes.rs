@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use netsum_identity::{
-    Authority, Credentials, Identity, Role, Validity, explain, peer_identity, server_name,
+    Authority, Credentials, Identity, Role, Validity, explain, page_name, peer_identity,
+    server_name,
 };
 use rcgen::{CertificateParams, Issuer, KeyPair, SanType};
 use rustls::{ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection};
@@ -225,6 +226,54 @@ impl rustls::client::danger::ServerCertVerifier for TrustAnybody {
             .signature_verification_algorithms
             .supported_schemes()
     }
+}
+
+/// A scraper verifies the page's certificate by the usual library, and presents its own.
+#[test]
+fn the_usual_tools_read_a_page_of_a_switch() {
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject};
+    let place = Place::new();
+    let authority = place.authority("ca", "lab");
+    let switch = place.credentials(&authority, "switch/rack0");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority.certificate().as_bytes()).unwrap()).unwrap();
+    let roots = Arc::new(roots);
+    let builder = || {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider);
+        builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots.clone())
+    };
+    let viewer = place.issue(&authority, "viewer");
+    let chain = vec![CertificateDer::from_pem_file(viewer.join("identity.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(viewer.join("identity-key.pem")).unwrap();
+    let mut scraper = builder().with_client_auth_cert(chain, key).unwrap();
+    scraper.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    let scraper = Arc::new(scraper);
+    let read = |server, client: Arc<ClientConfig>, name: String| {
+        let name = ServerName::try_from(name).unwrap();
+        let connection = ClientConnection::new(client, name).unwrap();
+        meet_client(server, |socket| {
+            exchange(&mut connection.into(), socket)
+                .map(|()| String::new())
+                .map_err(|e| explain(&e))
+        })
+    };
+    let right = page_name("lab");
+    let (served, _) = read(switch.page_server(), scraper.clone(), right.clone());
+    assert_eq!(served.unwrap(), "spiffe://lab/viewer");
+    // Neither another fabric's switch nor a process without a page passes for one.
+    let (_, told) = read(switch.page_server(), scraper.clone(), page_name("other"));
+    refused(&told, "not valid for name");
+    let host = place.credentials(&authority, "host/h0");
+    let (_, told) = read(host.page_server(), scraper, right.clone());
+    assert!(told.is_err());
+    // Nobody reads it without a certificate, and it is no controller.
+    let (served, told) =
+        read(switch.page_server(), Arc::new(builder().with_no_client_auth()), right);
+    refused(&served, "it presented no certificate");
+    refused(&told, "there is none; give credentials");
+    let (_, told) = meet(switch.server(), Credentials::open(&viewer).unwrap().client());
+    refused(&told, "not the fabric's controller");
 }
 
 #[test]

@@ -60,7 +60,7 @@ pub struct Arguments {
     /// demands one
     #[arg(long, value_name = "FOLDER", env = "NETSUM_CREDENTIALS")]
     pub credentials: Option<OsString>,
-    /// Serve Prometheus metrics over HTTP here, as 127.77.2.1:9100; overrides the fabric file
+    /// Serve Prometheus metrics here, as 127.77.2.1:9100, over TLS with credentials; overrides the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
 }

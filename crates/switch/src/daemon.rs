@@ -105,7 +105,8 @@ impl Daemon {
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) -> Result<(), SwitchError> {
         let metrics = self.metrics.take().map(|listener| {
             let metrics = Arc::new(Metrics::new(&self.config.name, self.driver.clone()));
-            tokio::spawn(http::serve(listener, move || metrics.text(), http::PATIENCE))
+            let security = self.controller.security().clone();
+            tokio::spawn(http::serve(listener, security, move || metrics.text(), http::PATIENCE))
         });
         let (client, notices) = SwitchClient::spawn(&self.controller, self.hello());
         let outcome = self.serve(&client, notices, shutdown).await;

@@ -1,10 +1,13 @@
-//! A minimal HTTP server for metric scrapers.
+//! A minimal HTTP server for metric scrapers, over TLS if the switch has credentials.
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use netsum_control::{LogRate, Security};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
@@ -19,17 +22,19 @@ const CONNECTIONS: usize = 64;
 /// Content type of the registry's format.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Answers `GET /metrics` with `page` until the task is dropped. `patience`: for a whole exchange.
+/// Answers `GET /metrics` with `page` until the task is dropped. `patience`: for a whole exchange, handshake included.
 pub(crate) async fn serve(
     listener: TcpListener,
+    security: Security,
     page: impl Fn() -> Option<String> + Clone + Send + Sync + 'static,
     patience: Duration,
 ) {
+    let door = Arc::new(Door { security, refusals: Mutex::default() });
     let mut exchanges = JoinSet::new();
     let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, from)) => {
                 while exchanges.try_join_next().is_some() {}
                 oldest_first.retain(|exchange| !exchange.is_finished());
                 if oldest_first.len() >= CONNECTIONS
@@ -37,9 +42,11 @@ pub(crate) async fn serve(
                 {
                     oldest.abort();
                 }
-                let page = page.clone();
+                let (door, page) = (door.clone(), page.clone());
                 // A slow or disconnected client affects no other.
-                let exchange = async move { drop(timeout(patience, answer(stream, &page)).await) };
+                let exchange = async move {
+                    drop(timeout(patience, door.exchange(stream, from, &page)).await);
+                };
                 oldest_first.push_back(exchanges.spawn(exchange));
             }
             Err(error) => {
@@ -50,7 +57,40 @@ pub(crate) async fn serve(
     }
 }
 
-async fn answer(mut stream: TcpStream, page: &impl Fn() -> Option<String>) -> io::Result<()> {
+/// Who may read the page.
+struct Door {
+    security: Security,
+    refusals: Mutex<LogRate>,
+}
+
+impl Door {
+    async fn exchange(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        page: &impl Fn() -> Option<String>,
+    ) -> io::Result<()> {
+        match self.security.accept_reader(stream).await {
+            Ok(secured) => answer(secured, page).await,
+            Err(reason) => {
+                self.log(from, &reason);
+                Ok(())
+            }
+        }
+    }
+
+    fn log(&self, address: SocketAddr, reason: &str) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(unlogged) = refusals.due(Instant::now()) {
+            tracing::warn!(%address, reason, unlogged, "refused a reader of the metrics");
+        }
+    }
+}
+
+async fn answer(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    page: &impl Fn() -> Option<String>,
+) -> io::Result<()> {
     let mut request = Vec::new();
     let mut chunk = [0; 1024];
     while !request.windows(4).any(|w| w == b"\r\n\r\n") && request.len() < REQUEST_BYTES {
@@ -88,7 +128,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let never = Duration::from_secs(86_400);
-        let server = tokio::spawn(serve(listener, || Some("page".to_owned()), never));
+        let server =
+            tokio::spawn(serve(listener, Security::Trusted, || Some("page".to_owned()), never));
         let mut silent = Vec::new();
         for _ in 0..2 * CONNECTIONS {
             silent.push(TcpStream::connect(address).await.unwrap());
@@ -108,7 +149,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let page = || Some("page".to_owned());
-        let server = tokio::spawn(serve(listener, page, Duration::from_millis(10)));
+        let server =
+            tokio::spawn(serve(listener, Security::Trusted, page, Duration::from_millis(10)));
         let mut slow = TcpStream::connect(address).await.unwrap();
         slow.write_all(b"GET /metrics").await.unwrap();
         assert_eq!(slow.read(&mut [0]).await.unwrap_or(0), 0);

@@ -4,12 +4,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, ControllerEndpoint};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, Security};
-use netsum_identity::{Authority, Identity, Validity};
+use netsum_identity::{Authority, Identity, Validity, page_name};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 struct Process(Child);
 
@@ -122,6 +125,30 @@ fn a_busy_port_and_a_wrong_fabric_are_named() {
     assert_eq!(output(&["--name=s0"]).status.code(), Some(2));
 }
 
+/// Reads the page of metrics as a scraper does, with the usual library and these credentials.
+fn read_page(address: SocketAddr, credentials: &Path, fabric: &str) -> std::io::Result<String> {
+    let file = |name| credentials.join(name);
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(file("ca.pem")).unwrap()).unwrap();
+    let chain = vec![CertificateDer::from_pem_file(file("identity.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(file("identity-key.pem")).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(chain, key)
+        .unwrap();
+    let name = ServerName::try_from(page_name(fabric)).unwrap();
+    let session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = rustls::StreamOwned::new(session, TcpStream::connect(address)?);
+    stream.sock.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
 #[test]
 fn a_switch_proves_who_it_is() {
     let folder = tempfile::tempdir().unwrap();
@@ -129,6 +156,7 @@ fn a_switch_proves_who_it_is() {
     let mut fabric =
         netsum_topo::single_switch(2, rate, netsum_topo::Addressing::default()).unwrap();
     fabric.switches[0].address = free();
+    let metrics = free();
     let own = fabric.switches[0].address.to_string();
     let name = fabric.switches[0].name.clone();
     let authority = Authority::create(&folder.path().join("ca"), &fabric.name).unwrap();
@@ -146,7 +174,7 @@ fn a_switch_proves_who_it_is() {
     let address = controller.address().to_string();
     let start = |credentials: &Path| {
         let mut command = command(&["--name", &name, "--controller", &address, "--listen", &own]);
-        command.arg("--credentials").arg(credentials);
+        command.args(["--metrics", &metrics.to_string()]).arg("--credentials").arg(credentials);
         command
     };
 
@@ -160,7 +188,20 @@ fn a_switch_proves_who_it_is() {
 
     let mut process = Process(start(&issue(&format!("switch/{name}"))).spawn().unwrap());
     assert!(ready_line(&mut process).starts_with("ready"));
-    let viewer = ControllerEndpoint::with_credentials(&address, Some(&issue("viewer"))).unwrap();
+    let viewer = issue("viewer");
+    let page = read_page(metrics, &viewer, &fabric.name).unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("# EOF\n"), "{page}");
+    let mut plain = TcpStream::connect(metrics).unwrap();
+    plain.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    assert!(answer.len() < 16, "{answer:?}");
+    authority.revoke(&"viewer".parse().unwrap()).unwrap();
+    let list = folder.path().join(format!("switch-{name}/ca.crl"));
+    std::fs::copy(authority.revocations_file(), list).unwrap();
+    let error = read_page(metrics, &viewer, &fabric.name).unwrap_err().to_string();
+    assert!(error.contains("CertificateRevoked"), "{error}");
+    let viewer = ControllerEndpoint::with_credentials(&address, Some(&viewer)).unwrap();
     let end = Instant::now() + Duration::from_secs(20);
     let state =
         || client::status(&viewer, Duration::from_secs(5)).unwrap().switches[0].state.clone();
