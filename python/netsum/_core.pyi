@@ -11,6 +11,7 @@ __all__ = [
     "PROTOCOLS",
     "ControllerUnavailable",
     "CredentialsError",
+    "Enrolment",
     "Group",
     "Meeting",
     "Mismatch",
@@ -21,8 +22,10 @@ __all__ = [
     "Work",
     "ca_init",
     "ca_issue",
+    "ca_join",
     "ca_renew",
     "ca_revoke",
+    "ca_token",
     "credentials",
     "estimate_allreduce",
     "explain_allreduce",
@@ -293,6 +296,29 @@ def ca_revoke(authority: Path, role: str | None = None) -> tuple[int, Path]:
     """Revoke all certificates of a role; returns their number and the revocation list's file.
 
     Without a role, only sign the list anew."""
+
+def ca_token(authority: Path, role: str, address: str, seconds: float) -> str:
+    """A token by which one machine gets a certificate of a role within `seconds`, from the authority at `address`."""
+
+def ca_join(token: str, out: Path) -> tuple[str, int]:
+    """Get the certificate of a token, and write the files of its owner into `out`; returns as `ca_issue`."""
+
+@final
+class Enrolment:
+    """The authority in a folder, served at `listen` ("address:port") for machines that join by a token."""
+
+    def __init__(self, authority: Path, listen: str, days: int) -> None: ...
+    def address(self) -> str:
+        """The listening address; empty once it is closed."""
+
+    def open_tokens(self) -> int:
+        """How many tokens can be used."""
+
+    def next(self, timeout_s: float) -> tuple[str, str | None, str | None] | None:
+        """The next attempt: a machine's address, and the identity that it got, or why it got none."""
+
+    def close(self) -> None:
+        """Stop serving."""
 
 def credentials(folder: Path) -> tuple[str, int]:
     """The owner of the credentials in a folder; returns as `ca_issue`. CredentialsError if they cannot be used."""

@@ -4,8 +4,10 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -151,6 +153,34 @@ def test_certificates_are_made_renewed_and_revoked(netsum, fabric_file, tmp_path
     assert "is not a role" in netsum("ca", "issue", "king", *ca, code=1).stderr
     assert "netsum ca init" in netsum("ca", "issue", "viewer", "--ca", tmp_path / "none", code=1).stderr
     assert "name a role" in netsum("ca", "issue", *ca, code=2).stderr
+
+
+def test_a_new_machine_gets_its_certificate_by_a_token(netsum, fabric_file, tmp_path):
+    ca, machine = ("--ca", tmp_path / "ca"), tmp_path / "h0"
+    netsum("ca", "init", fabric_file, *ca)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        at = f"127.0.0.1:{free.getsockname()[1]}"
+    assert "no token that can be used" in netsum("ca", "serve", *ca, "--listen", at, code=1).stderr
+    token = netsum("ca", "token", "host/h0", "--at", at, *ca).stdout.strip()
+    assert token.startswith(f"host/h0,{at},")
+    # Nobody serves yet; then a server ends by itself, because the only token is used.
+    assert "does `netsum ca serve` run there?" in netsum("ca", "join", token, "--out", machine, code=1).stderr
+    with ThreadPoolExecutor() as threads:
+        serving = threads.submit(netsum, "ca", "serve", *ca, "--listen", at, "--days", "7")
+        joined = netsum("ca", "join", token, "--out", machine, "--json", code=None)
+        while joined.returncode and "ca serve" in joined.stderr and not serving.done():
+            joined = netsum("ca", "join", token, "--out", machine, "--json", code=None)
+        assert joined.returncode == 0, joined.stderr
+        assert "no token is left" in serving.result().stdout
+    name = Description.read(fabric_file).name
+    (row,) = json.loads(joined.stdout)["credentials"]
+    assert row["identity"] == f"spiffe://{name}/host/h0"
+    assert stat.S_IMODE((machine / "identity-key.pem").stat().st_mode) == 0o600
+    # Errors say what to do.
+    assert "has credentials already" in netsum("ca", "join", token, "--out", machine, code=1).stderr
+    assert "copy the whole line" in netsum("ca", "join", token[:-1], "--out", machine, code=1).stderr
+    assert "write it as 90s" in netsum("ca", "token", "host/h0", "--valid", "soon", *ca, code=2).stderr
 
 
 def test_a_local_fabric_demands_certificates_and_its_jobs_have_them(netsum, fabric, environment, tmp_path):

@@ -76,6 +76,14 @@ pub enum ControlError {
     /// An error of the credentials.
     #[error(transparent)]
     Credentials(#[from] netsum_identity::IdentityError),
+    /// A machine cannot join.
+    #[error("cannot join by {address}: {reason}")]
+    Enrolment {
+        /// The authority's address in the token.
+        address: String,
+        /// What is wrong and what to do.
+        reason: String,
+    },
     /// The credentials are not those of this fabric's controller.
     #[error(
         "{}: the certificate is that of {found}, not of spiffe://{fabric}/controller; issue one by `netsum ca issue \

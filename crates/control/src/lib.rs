@@ -1,8 +1,9 @@
 //! The control plane: jobs, plans, leases, and the clients that switches and workers hold.
 //!
-//! Owns: the gRPC protocol, the controller's decisions, its store, its clients, who may do what. Must not know: data
-//! packets, protocol state machines, the framework above. Its interface has plans and leases as plain types; no other
-//! crate sees their messages. Start reading at [`client`] (for switches and workers), [`decide`] (reactions to events)
+//! Owns: the gRPC protocol, the controller's decisions, its store, its clients, who may do what; the server of
+//! enrolments. Must not know: data packets, protocol state machines, the framework above. Its interface has plans and
+//! leases as plain types; no other crate sees their messages. Start reading at [`client`] (for switches and workers),
+//! [`decide`] (reactions to events)
 //! and [`Engine`] (a controller without sockets and clock).
 
 pub mod client;
@@ -30,5 +31,5 @@ pub use error::ControlError;
 pub use log_rate::LogRate;
 pub use netsum_lease::{Attachment, JobPlan};
 pub use security::Security;
-pub use server::{Config, Controller};
+pub use server::{Attempt, Config, Controller, EnrolmentServer, join};
 pub use store::{Change, JobRow, MemberRow, MemoryStore, Saved, SqliteStore, Store};

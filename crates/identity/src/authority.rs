@@ -6,15 +6,17 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, RevocationReason, RevokedCertParams, SanType, SerialNumber,
+    PKCS_ECDSA_P256_SHA256, PublicKeyData, RevocationReason, RevokedCertParams, SanType,
+    SerialNumber,
 };
-use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::certificate::Facts;
 use crate::credentials;
 use crate::error::IdentityError;
 use crate::files;
+use crate::hex::{hexadecimal, unhexadecimal};
 use crate::identity::{Identity, NAME_MAX, Role, SCHEME, is_name};
 use crate::register::{Entry, Register};
 
@@ -45,10 +47,15 @@ pub struct Validity {
 pub struct Issued {
     identity: Identity,
     until: SystemTime,
-    certificate: String,
     key: String,
-    authority: String,
-    revocations: Option<String>,
+    signed: Signed,
+}
+
+/// A new certificate, that of its authority, and the authority's revocation list if there is one, as PEM.
+pub(crate) struct Signed {
+    pub certificate: String,
+    pub authority: String,
+    pub revocations: Option<String>,
 }
 
 impl Validity {
@@ -198,12 +205,23 @@ impl Authority {
         identity: &Identity,
         validity: Validity,
     ) -> Result<Issued, IdentityError> {
+        let key = new_key()?;
+        let signed = self.sign_locked(identity, validity, &key)?;
+        Ok(Issued::of(identity.clone(), validity.until, signed, &key))
+    }
+
+    /// Signs a certificate for a key; the folder must be locked.
+    pub(crate) fn sign_locked(
+        &self,
+        identity: &Identity,
+        validity: Validity,
+        key: &impl PublicKeyData,
+    ) -> Result<Signed, IdentityError> {
         self.check(identity, validity)?;
         let mut entries = self.current()?;
         let serial = drawn_serial()?;
-        let key = new_key()?;
         let certificate = leaf(identity, validity, &serial)?
-            .signed_by(&key, &self.issuer)
+            .signed_by(key, &self.issuer)
             .map_err(making("the certificate"))?;
         // Registered before it is given out, so that it can be revoked.
         entries.push(Entry {
@@ -213,14 +231,49 @@ impl Authority {
             role: identity.role().clone(),
         });
         self.register.write(&entries)?;
-        Ok(Issued {
-            identity: identity.clone(),
-            until: validity.until,
+        Ok(Signed {
             certificate: certificate.pem(),
-            key: key.serialize_pem(),
             authority: self.certificate.clone(),
             revocations: self.refresh_locked(&entries)?,
         })
+    }
+
+    /// A certificate without identity for a server of this name, with the authority's, and its key. It is not in the
+    /// register, so it cannot be revoked: it must not leave this process, and ends soon.
+    pub(crate) fn certificate_of_server(
+        &self,
+        server: &str,
+    ) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), IdentityError> {
+        let (key, now) = (new_key()?, SystemTime::now());
+        let mut params = CertificateParams::default();
+        params.not_before = (now - CLOCK_SKEW).into();
+        params.not_after = self.ends.min(now + SERVER_LASTS).into();
+        params.serial_number = Some(SerialNumber::from_slice(&drawn_serial()?));
+        params.distinguished_name = name(&self.fabric, "netsum enrolment");
+        let dns = server.try_into().map_err(making("the DNS name"))?;
+        params.subject_alt_names = vec![SanType::DnsName(dns)];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.use_authority_key_identifier_extension = true;
+        let certificate =
+            params.signed_by(&key, &self.issuer).map_err(making("the certificate"))?;
+        let private = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes());
+        let private = private.map_err(|error| making("the key")(format!("{error:?}")))?;
+        Ok((vec![certificate.der().clone(), self.certificate_der()?], private))
+    }
+
+    pub(crate) fn certificate_der(&self) -> Result<CertificateDer<'static>, IdentityError> {
+        CertificateDer::from_pem_slice(self.certificate.as_bytes())
+            .map_err(|error| files::invalid(&self.folder.join(CERTIFICATE), format!("{error:?}")))
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Keeps other processes from changing the folder until the result is dropped.
+    pub(crate) fn lock(&self) -> Result<std::fs::File, IdentityError> {
+        files::lock(&self.folder)
     }
 
     fn check(&self, identity: &Identity, validity: Validity) -> Result<(), IdentityError> {
@@ -296,6 +349,15 @@ impl Authority {
 }
 
 impl Issued {
+    pub(crate) fn of(
+        identity: Identity,
+        until: SystemTime,
+        signed: Signed,
+        key: &KeyPair,
+    ) -> Issued {
+        Issued { identity, until, key: key.serialize_pem(), signed }
+    }
+
     /// The identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
@@ -308,7 +370,7 @@ impl Issued {
 
     /// The certificate, as PEM.
     pub fn certificate(&self) -> &str {
-        &self.certificate
+        &self.signed.certificate
     }
 
     /// The private key, as PEM (PKCS #8).
@@ -323,12 +385,12 @@ impl Issued {
         files::make_folder(folder)?;
         let write =
             |name, text: &str, mode| files::write(&folder.join(name), text.as_bytes(), mode);
-        write(AUTHORITIES, &self.authority, files::PUBLIC)?;
-        if let Some(revocations) = &self.revocations {
+        write(AUTHORITIES, &self.signed.authority, files::PUBLIC)?;
+        if let Some(revocations) = &self.signed.revocations {
             write(REVOCATIONS, revocations, files::PUBLIC)?;
         }
         write(KEY, &self.key, files::PRIVATE)?;
-        write(CERTIFICATE, &self.certificate, files::PUBLIC)
+        write(CERTIFICATE, &self.signed.certificate, files::PUBLIC)
     }
 }
 
@@ -375,10 +437,8 @@ fn leaf(
 }
 
 fn revoked(entry: &Entry) -> Option<RevokedCertParams> {
-    let digit = |i: usize| u8::from_str_radix(entry.serial.get(i..i + 2)?, 16).ok();
-    let serial: Vec<u8> = (0..entry.serial.len()).step_by(2).map_while(digit).collect();
     Some(RevokedCertParams {
-        serial_number: SerialNumber::from(serial),
+        serial_number: SerialNumber::from(unhexadecimal(&entry.serial)?),
         revocation_time: time(entry.revoked_s?).into(),
         reason_code: Some(RevocationReason::Unspecified),
         invalidity_date: None,
@@ -410,7 +470,7 @@ fn uri(text: &str) -> Result<SanType, IdentityError> {
     Ok(SanType::URI(text.try_into().map_err(making("the URI"))?))
 }
 
-fn new_key() -> Result<KeyPair, IdentityError> {
+pub(crate) fn new_key() -> Result<KeyPair, IdentityError> {
     KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).map_err(making("a key"))
 }
 
@@ -425,19 +485,15 @@ fn drawn_serial() -> Result<[u8; 16], IdentityError> {
     Ok(serial)
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn making<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> IdentityError {
+pub(crate) fn making<E: std::fmt::Display>(what: &'static str) -> impl Fn(E) -> IdentityError {
     move |error| IdentityError::Making { what, reason: error.to_string() }
 }
 
-fn seconds(time: SystemTime) -> i64 {
+pub(crate) fn seconds(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
 }
 
-fn time(seconds: i64) -> SystemTime {
+pub(crate) fn time(seconds: i64) -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(seconds.max(0) as u64)
 }
 
@@ -454,5 +510,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(300);
 const AUTHORITY_LASTS: Duration = Duration::from_secs(3653 * 24 * 3600);
 /// Each use of the authority signs the list anew.
 const REVOCATIONS_LAST: Duration = Duration::from_secs(365 * 24 * 3600);
+/// As long as an operator may serve the authority at a time.
+const SERVER_LASTS: Duration = Duration::from_secs(7 * 24 * 3600);
 const FORGET_AFTER: Duration = DAY;
 const ROLES_SHOWN: usize = 12;

@@ -16,6 +16,8 @@ pub(crate) struct Facts {
     pub serial: String,
     pub valid_from: ASN1Time,
     pub valid_until: ASN1Time,
+    /// The bits of the public key.
+    pub public_key: Vec<u8>,
     /// All URIs among its names.
     uris: Vec<String>,
 }
@@ -50,6 +52,7 @@ impl Facts {
             serial: certificate.raw_serial().iter().map(|byte| format!("{byte:02x}")).collect(),
             valid_from: certificate.validity().not_before,
             valid_until: certificate.validity().not_after,
+            public_key: certificate.public_key().subject_public_key.data.to_vec(),
             uris: names.iter().filter_map(uri).collect(),
         })
     }

@@ -9,15 +9,19 @@ use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKey
 use rustls::server::danger::ClientCertVerifier;
 
 use crate::certificate::Facts;
+use crate::enrol::{JoinToken, Joining};
 use crate::identity::{Identity, Role};
 use crate::verifier::{Between, Trust, Verifier};
 
-/// The text of an identity: what is read is written again.
+/// The text of an identity, or of a token to join: what is read is written again.
 pub fn identity(text: &str) {
     if let Ok(identity) = text.parse::<Identity>() {
         assert_eq!(identity.to_string(), text);
     }
     let _ = text.parse::<Role>();
+    if let Ok(token) = text.parse::<JoinToken>() {
+        assert!(token.to_string().parse::<JoinToken>().is_ok_and(|again| again == token));
+    }
 }
 
 /// A file with certificates, keys and revocation lists in PEM, in any order. Nobody is let in by it: no authority is
@@ -49,8 +53,11 @@ fn lists(bytes: &[u8]) -> Trust {
     trust
 }
 
-/// A certificate as a peer presents it.
+/// A certificate as a peer presents it, or a reply to a machine that joins.
 pub fn der(bytes: &[u8]) {
+    let token = format!("viewer,h:1,{},{}", "0".repeat(64), "0".repeat(32));
+    let joining = token.parse().and_then(Joining::new).expect("it is a token");
+    assert!(joining.accept(bytes).is_err());
     let one = CertificateDer::from(bytes);
     certificate(&one);
     let nobody = Arc::new(Trust::new("f"));

@@ -17,10 +17,12 @@
 mod authority;
 mod certificate;
 mod credentials;
+mod enrol;
 mod error;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;
+mod hex;
 mod identity;
 mod register;
 mod seat;
@@ -29,6 +31,7 @@ mod verifier;
 
 pub use authority::{Authority, Issued, Validity, page_name};
 pub use credentials::Credentials;
+pub use enrol::{Answer, Enrolment, JoinToken, Joining, REPLY_MAX, REQUEST_MAX, enrolment_name};
 pub use error::IdentityError;
 pub use identity::{Identity, Role};
 pub use seat::{SEAT_KEY_LEN, SEAT_PROOF_LEN, SeatKey, is_proof};

@@ -257,12 +257,12 @@ fn wrong(error: WrongIdentity) -> rustls::Error {
     rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(error))))
 }
 
-fn no_tls12() -> rustls::Error {
+pub(crate) fn no_tls12() -> rustls::Error {
     rustls::Error::General("TLS 1.2 is not offered".to_owned())
 }
 
 /// The error by which the peer is told the reason (RFC 8446, section 6.2).
-fn unverified(error: webpki::Error) -> rustls::Error {
+pub(crate) fn unverified(error: webpki::Error) -> rustls::Error {
     use webpki::Error as E;
     let reason = match error {
         E::CertExpired { .. } => CertificateError::Expired,

@@ -18,7 +18,7 @@ pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Identity, and seconds since 1970 at the certificate's end.
-type Owner = (String, u64);
+pub(crate) type Owner = (String, u64);
 
 /// Creates the authority of a fabric in a folder, or checks that it is there.
 #[pyfunction]
@@ -69,7 +69,7 @@ fn credentials(folder: PathBuf) -> PyResult<Owner> {
     Ok((credentials.identity().to_string(), credentials.expires_s()))
 }
 
-fn owner(issued: &Issued) -> Owner {
+pub(crate) fn owner(issued: &Issued) -> Owner {
     (issued.identity().to_string(), seconds(issued.until()))
 }
 
@@ -81,6 +81,6 @@ fn seconds(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn raise(error: IdentityError) -> PyErr {
+pub(crate) fn raise(error: IdentityError) -> PyErr {
     CredentialsError::new_err(error.to_string())
 }

@@ -5,6 +5,7 @@
 
 mod ca;
 mod callbacks;
+mod enrolment;
 mod errors;
 mod group;
 mod meeting;
@@ -93,6 +94,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(rekey_job, module)?)?;
     module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;
     ca::register(module)?;
+    enrolment::register(module)?;
     ocs::register(module)?;
     module.add_function(wrap_pyfunction!(plan::topology, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;

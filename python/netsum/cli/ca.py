@@ -1,5 +1,8 @@
-"""`netsum ca init|issue|renew|revoke`."""
+"""`netsum ca init|issue|renew|revoke|token|serve|join`."""
 
+import re
+import socket
+import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +11,7 @@ import typer
 from rich.table import Table
 
 from netsum import _core
-from netsum.cli.output import console, print_json
+from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric.description import Description
 
 app = typer.Typer(
@@ -18,6 +21,10 @@ Authority = Annotated[Path, typer.Option("--ca", metavar="FOLDER", help="the aut
 Days = Annotated[int, typer.Option(min=1, max=3650, help="how long the certificates are valid")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 AUTHORITY = Path("ca")
+PORT = 7709
+TURN_S = 0.2
+QUIET = 10
+"""Turns without an attempt before `serve` ends."""
 DAYS = 365
 
 
@@ -87,10 +94,77 @@ def revoke(
     console.print(f"now copy {list_file} to the credentials of the controller", highlight=False, soft_wrap=True)
 
 
+@app.command()
+def token(
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="as host/h0")],
+    at: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="where `netsum ca serve` will listen; default: this machine")
+    ] = None,
+    valid: Annotated[str, typer.Option(metavar="TIME", help="how long it can be used, as 90s, 30m, 1h, 2d")] = "1h",
+    ca: Authority = AUTHORITY,
+) -> None:
+    """Make a token by which one new machine gets its certificate.
+
+    Then run `netsum ca serve` here, and `netsum ca join TOKEN` there. Whoever has the token gets the certificate: carry
+    it over a channel that you trust.
+    """
+    print(_core.ca_token(ca, role, at or f"{socket.getfqdn()}:{PORT}", _seconds(valid)))
+
+
+@app.command()
+def serve(
+    listen: Annotated[str, typer.Option(metavar="ADDRESS:PORT", help="where machines reach it")] = f"0.0.0.0:{PORT}",
+    ca: Authority = AUTHORITY,
+    days: Days = DAYS,
+) -> None:
+    """Serve the authority to machines that join by a token, until no token is left."""
+    stop_on_termination()
+    server = _core.Enrolment(ca, listen, days)
+    try:
+        if not server.open_tokens():
+            raise _core.CredentialsError(f"the authority in {ca} has no token that can be used; see `netsum ca token`")
+        console.print(f"serving {ca} at {server.address()}; Ctrl-C ends", highlight=False, soft_wrap=True)
+        _report_attempts(server)
+    finally:
+        server.close()
+
+
+@app.command()
+def join(
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="from `netsum ca token`; - reads it from stdin")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="gets certificate and key; must have none")],
+    as_json: Json = False,
+) -> None:
+    """Get this machine's certificate by a token. The private key is made here, and stays here."""
+    text = sys.stdin.readline() if token == "-" else token
+    _report([(out, _core.ca_join(text, out))], as_json)
+
+
 def daemon_roles(description: Description) -> list[str]:
     """The roles of a fabric file: its controller, switches, servers and hosts."""
     aggregators = [f"switch/{part.name}" for part in description.aggregators]
     return ["controller", *aggregators, *(f"host/{host.name}" for host in description.hosts)]
+
+
+def _report_attempts(server: _core.Enrolment) -> None:
+    """Print who joins, until no token is left and nobody has come for a while: the last machine gets its answer."""
+    quiet = 0
+    while quiet < QUIET:
+        attempt = server.next(TURN_S)
+        if attempt is not None:
+            machine, identity, reason = attempt
+            text = f"{machine} is {identity}" if identity else f"refused {machine}: {reason}"
+            console.print(text, highlight=False, soft_wrap=True)
+        quiet = 0 if attempt is not None or server.open_tokens() else quiet + 1
+    console.print("no token is left", highlight=False)
+
+
+def _seconds(text: str) -> float:
+    """A time as 90s, 30m, 1h or 2d."""
+    found = re.fullmatch(r"(\d{1,9})([smhd])", text)
+    if not found:
+        raise typer.BadParameter(f"{text!r} is no time; write it as 90s, 30m, 1h or 2d")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
 
 
 def _report(issued: list[tuple[Path, tuple[str, int]]], as_json: bool) -> None:

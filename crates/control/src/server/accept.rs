@@ -45,25 +45,25 @@ pub(super) async fn run(
 
 /// The handshakes in progress. One address gets half of the places, so that no address can shut out the others.
 #[derive(Debug, Clone)]
-struct Handshakes {
+pub(super) struct Handshakes {
     most: usize,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 /// A handshake in progress.
 #[derive(Debug)]
-struct Handshake {
+pub(super) struct Handshake {
     address: IpAddr,
     open: Arc<Mutex<HashMap<IpAddr, usize>>>,
 }
 
 impl Handshakes {
-    fn new(most: usize) -> Handshakes {
+    pub fn new(most: usize) -> Handshakes {
         Handshakes { most, open: Arc::default() }
     }
 
     /// A place, if there is one, until the result is dropped.
-    fn begin(&self, address: IpAddr) -> Option<Handshake> {
+    pub fn begin(&self, address: IpAddr) -> Option<Handshake> {
         let mut open = lock(&self.open);
         let (all, own) = (open.values().sum::<usize>(), open.get(&address).copied().unwrap_or(0));
         if all >= self.most || own >= self.most / 2 {

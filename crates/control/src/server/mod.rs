@@ -5,6 +5,7 @@ mod actor;
 mod authorisation;
 mod call_layer;
 mod connections;
+mod enrolment;
 mod owner;
 mod service;
 mod status_cache;
@@ -19,6 +20,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
+
+pub use self::enrolment::{Attempt, EnrolmentServer, join};
 
 use self::call_layer::CallLayer;
 use self::connections::{ConnectionLimits, Connections};
