@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::{ClientConfig, ServerConfig};
@@ -37,17 +37,52 @@ struct Current {
     stamps: Stamps,
     /// Why the files cannot be used; reported once.
     problem: String,
+    /// How often new files were taken into use.
+    generation: u64,
+    /// When the log was last told that the certificate ends.
+    reminded_s: Option<i64>,
 }
 
 #[derive(Debug)]
 struct Loaded {
     identity: Identity,
-    expires_s: u64,
+    life: Life,
+    trust: Arc<Trust>,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
     rank_server: Arc<ServerConfig>,
     rank_client: Arc<ClientConfig>,
     page_server: Arc<ServerConfig>,
+}
+
+/// When a certificate is valid, in seconds since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    from_s: i64,
+    until_s: i64,
+}
+
+impl Life {
+    /// Whether less than a tenth is left.
+    fn ends_soon(self, now_s: i64) -> bool {
+        self.until_s - now_s < (self.until_s - self.from_s) / 10
+    }
+}
+
+impl Current {
+    fn new(loaded: Loaded, stamps: Stamps, generation: u64) -> Current {
+        Current { loaded, stamps, problem: String::new(), generation, reminded_s: None }
+    }
+
+    /// Whether the log must be told that the certificate ends: once a day.
+    fn is_reminder_due(&mut self, now_s: i64) -> bool {
+        let quiet = self.reminded_s.is_some_and(|last| now_s - last < REMINDER_S);
+        if quiet || !self.loaded.life.ends_soon(now_s) {
+            return false;
+        }
+        self.reminded_s = Some(now_s);
+        true
+    }
 }
 
 impl Credentials {
@@ -56,7 +91,7 @@ impl Credentials {
         let stamps = stamps(folder);
         let loaded = load(folder)?;
         let identity = loaded.identity.clone();
-        let current = Mutex::new(Current { loaded, stamps, problem: String::new() });
+        let current = Mutex::new(Current::new(loaded, stamps, 0));
         Ok(Credentials { folder: folder.to_owned(), identity, current })
     }
 
@@ -67,7 +102,7 @@ impl Credentials {
 
     /// The end of the certificate in use, in seconds since 1970.
     pub fn expires_s(&self) -> u64 {
-        self.with_current(|loaded| loaded.expires_s)
+        self.with_current(|loaded| loaded.life.until_s.max(0) as u64)
     }
 
     /// The folder.
@@ -100,13 +135,44 @@ impl Credentials {
         self.with_current(|loaded| loaded.page_server.clone())
     }
 
+    /// How often changed files were taken into use. Asking takes them into use.
+    pub fn generation(&self) -> u64 {
+        self.current().generation
+    }
+
+    /// Whether the certificate of an open connection has been revoked since. `chain`: as the peer presented it. That it
+    /// has expired, or that its authority is no longer trusted, counts for new connections only.
+    pub fn is_revoked(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.with_current(|loaded| loaded.trust.clone()).is_revoked(chain)
+    }
+
+    /// Warns in the log, once a day, if less than a tenth of the life of the certificate in use is left. A daemon calls
+    /// this from time to time.
+    pub fn remind_of_end(&self) {
+        let mut current = self.current();
+        let now = now_s();
+        if !current.is_reminder_due(now) {
+            return;
+        }
+        let (folder, hours) = (self.folder.display(), (current.loaded.life.until_s - now) / 3600);
+        if hours >= 0 {
+            tracing::warn!(%folder, hours, "the certificate ends soon; {RENEW}");
+        } else {
+            tracing::error!(%folder, "the certificate has ended, and new connections are refused; {RENEW}");
+        }
+    }
+
     fn with_current<T>(&self, take: impl FnOnce(&Loaded) -> T) -> T {
+        take(&self.current().loaded)
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
         let mut current = self.current.lock();
         let now = stamps(&self.folder);
         if now != current.stamps {
             self.reload(&mut current, now);
         }
-        take(&current.loaded)
+        current
     }
 
     /// Takes new files into use. Files that cannot be used are read again for the next connection: perhaps somebody is
@@ -115,7 +181,7 @@ impl Credentials {
         match load(&self.folder).and_then(|loaded| self.same_identity(loaded)) {
             Ok(loaded) => {
                 tracing::info!(folder = %self.folder.display(), "new credentials are in use");
-                *current = Current { loaded, stamps, problem: String::new() };
+                *current = Current::new(loaded, stamps, current.generation + 1);
             }
             Err(error) => {
                 let problem = error.to_string();
@@ -169,7 +235,8 @@ fn load(folder: &Path) -> Result<Loaded, IdentityError> {
     let client = |between| tls::client(&trust, between, &presented).map(Arc::new).map_err(unfit);
     Ok(Loaded {
         identity,
-        expires_s: facts.valid_until.timestamp().max(0) as u64,
+        trust: trust.clone(),
+        life: Life { from_s: facts.valid_from.timestamp(), until_s: facts.valid_until.timestamp() },
         server: server(Between::ControllerAndClients)?,
         client: client(Between::ControllerAndClients)?,
         rank_server: server(Between::Ranks)?,
@@ -275,6 +342,35 @@ pub(crate) const KEY: &str = "identity-key.pem";
 pub(crate) const AUTHORITIES: &str = "ca.pem";
 pub(crate) const REVOCATIONS: &str = "ca.crl";
 const NEWER_LIST: &str = "sign a new one by `netsum ca revoke`, and copy it here";
+const RENEW: &str = "renew it by `netsum ca renew`, and copy it here";
+const REMINDER_S: i64 = 24 * 3600;
 const LIST_WARNING_S: i64 = 30 * 24 * 3600;
 const CREDENTIALS_REMEDY: &str =
     "make it by `netsum ca issue`, or name a folder with identity.pem, identity-key.pem and ca.pem";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::authority::{Authority, Validity};
+
+    #[test]
+    fn the_log_is_told_of_the_end_once_a_day_in_the_last_tenth() {
+        let place = tempfile::tempdir().unwrap();
+        let (ca, own) = (place.path().join("ca"), place.path().join("own"));
+        let authority = Authority::create(&ca, "lab").unwrap();
+        let identity = Identity::new("lab", "switch/s".parse().unwrap()).unwrap();
+        let lasting = |days: u64| Validity::lasting(Duration::from_secs(days * 24 * 3600));
+        authority.issue(&identity, lasting(100)).unwrap().save(&own).unwrap();
+        let credentials = Credentials::open(&own).unwrap();
+        let (day, start) = (24 * 3600, now_s());
+        let due = |after_s: i64| credentials.current().is_reminder_due(start + after_s);
+        assert_eq!([due(0), due(89 * day), due(90 * day)], [false, false, true]);
+        assert_eq!([due(90 * day + 60), due(91 * day - 1), due(91 * day)], [false, false, true]);
+        assert!(due(101 * day), "and when it has ended");
+        // A new certificate is in use.
+        authority.renew(&own, lasting(300)).unwrap();
+        assert_eq!((due(102 * day), credentials.generation()), (false, 1));
+    }
+}

@@ -1,6 +1,7 @@
 //! Verification of a peer's certificate: its chain and revocation by rustls-webpki, then its identity.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -115,6 +116,17 @@ impl Trust {
             )
             .map_err(unverified)?;
         self.identity(certificate).map_err(wrong)
+    }
+
+    /// Whether a client's certificate is revoked. Its end does not matter: it is judged as at that instant.
+    pub fn is_revoked(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let [certificate, intermediates @ ..] = chain else { return false };
+        let Ok(facts) = Facts::of(certificate) else { return false };
+        let end = Duration::from_secs(facts.valid_until.timestamp().max(0) as u64);
+        let now = UnixTime::now().min(UnixTime::since_unix_epoch(end));
+        let verified = self.verify(certificate, intermediates, now, KeyUsage::client_auth());
+        let revoked = rustls::Error::InvalidCertificate(CertificateError::Revoked);
+        verified.is_err_and(|error| error == revoked)
     }
 
     fn identity(&self, certificate: &CertificateDer<'_>) -> Result<Identity, WrongIdentity> {

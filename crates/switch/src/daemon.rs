@@ -24,6 +24,8 @@ use crate::{Config, Role, SwitchError, convert, http};
 
 /// MTU reported to the controller if the interface's is unknown.
 const USUAL_MTU: u32 = 1500;
+/// How often the end of the own certificate is looked at.
+const REMINDER: Duration = Duration::from_secs(60);
 /// Interval of counters for the controller; its heartbeats carry the last ones.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// A window of several jobs; with less, the controller plans smaller windows.
@@ -125,10 +127,12 @@ impl Daemon {
     ) -> Result<(), SwitchError> {
         let mut shutdown = std::pin::pin!(shutdown);
         let mut clock = tokio::time::interval(HEARTBEAT);
+        let mut calendar = tokio::time::interval(REMINDER);
         loop {
             tokio::select! {
                 () = &mut shutdown => return Ok(()),
                 _ = clock.tick() => self.tick(client)?,
+                _ = calendar.tick() => self.remind(),
                 notice = notices.recv() => {
                     self.obey(client, notice.ok_or(SwitchError::SessionEnded)?)?;
                 }
@@ -189,6 +193,13 @@ impl Daemon {
             }
         }
         Ok(())
+    }
+
+    /// Warns before the own certificate ends.
+    fn remind(&self) {
+        if let Security::Tls(credentials) = self.controller.security() {
+            credentials.remind_of_end();
+        }
     }
 
     fn obey(&mut self, client: &SwitchClient, notice: SwitchNotice) -> Result<(), NetError> {

@@ -14,12 +14,13 @@ use tonic::transport::server::Connected;
 use super::actor::AUDIT;
 use super::authorisation::{Certificate, Peer};
 use super::connections::{Connection, Incoming};
+use super::revocations::{Guarded, Revocations};
 use crate::connection::Secured;
 use crate::log_rate::LogRate;
 use crate::security::Security;
 
 /// A connection whose peer has proved who it is, or need not.
-pub(super) type Accepted = Result<Secured<Connection>, Infallible>;
+pub(super) type Accepted = Result<Guarded, Infallible>;
 
 /// Secures connections until their receiver is gone.
 pub(super) async fn run(
@@ -28,7 +29,8 @@ pub(super) async fn run(
     connections: mpsc::Sender<Accepted>,
 ) {
     let failures = Mutex::new(LogRate::with_burst(LOG_BURST));
-    let acceptor = Arc::new(Acceptor { security, connections, failures });
+    let revocations = Revocations::watch(&security);
+    let acceptor = Arc::new(Acceptor { security, revocations, connections, failures });
     let handshakes = Handshakes::new(HANDSHAKES);
     loop {
         let accepted = tokio::select! {
@@ -88,6 +90,7 @@ impl Drop for Handshake {
 
 struct Acceptor {
     security: Security,
+    revocations: Revocations,
     connections: mpsc::Sender<Accepted>,
     failures: Mutex<LogRate>,
 }
@@ -105,11 +108,14 @@ impl Acceptor {
         }
     }
 
-    async fn secure(&self, connection: Connection) -> Result<Secured<Connection>, String> {
-        match &self.security {
-            Security::Trusted => Ok(Secured::Plain(connection)),
-            Security::Tls(credentials) => Secured::accept(connection, credentials.server()).await,
-        }
+    async fn secure(&self, connection: Connection) -> Result<Guarded, String> {
+        // Before the handshake: no list that comes during it is missed.
+        let guard = self.revocations.guard();
+        let secured = match &self.security {
+            Security::Trusted => Secured::Plain(connection),
+            Security::Tls(credentials) => Secured::accept(connection, credentials.server()).await?,
+        };
+        Ok(guard.over(secured))
     }
 
     fn log(&self, address: SocketAddr, reason: &str) {
@@ -121,17 +127,17 @@ impl Acceptor {
     }
 }
 
-impl Connected for Secured<Connection> {
+impl Connected for Guarded {
     type ConnectInfo = Peer;
 
     fn connect_info(&self) -> Peer {
-        let certificate = match self {
+        let certificate = match self.secured() {
             Secured::Plain(_) => Certificate::NotDemanded,
             Secured::Tls(stream) => {
                 peer_identity(stream.get_ref().1).map_or(Certificate::Unknown, Certificate::Of)
             }
         };
-        Peer { address: self.beneath().peer(), certificate }
+        Peer { address: self.secured().beneath().peer(), certificate }
     }
 }
 

@@ -228,6 +228,37 @@ fn a_revoked_certificate_opens_no_new_connection() {
     client::status(&secure.endpoint("tenant/a"), PATIENCE).unwrap();
 }
 
+/// The sessions of a switch and of a worker, and a bystander's.
+#[test]
+fn a_revoked_certificate_ends_its_open_sessions_and_no_others() {
+    let secure = Secure::start();
+    let job = secure.create_job("tenant/a", "a").unwrap();
+    let (_switch, switch) = secure.switch("switch/rack0", "rack0");
+    let (_worker, worker) = secure.worker("tenant/a", join(job, 0));
+    let (_bystander, bystander) = secure.switch("switch/rack1", "rack1");
+    assert_eq!(next(&switch), SwitchNotice::Connected);
+    assert_eq!(next(&worker), WorkerNotice::Connected);
+    assert_eq!(next(&bystander), SwitchNotice::Connected);
+    for role in ["switch/rack0", "tenant/a"] {
+        secure.authority.revoke(&role.parse().unwrap()).unwrap();
+    }
+    secure.publish_revocations();
+    let revoked = "it is revoked; ask for a new one";
+    let away = |notice: &SwitchNotice| matches!(notice, SwitchNotice::Away { reason } if reason.contains(revoked));
+    while !away(&next(&switch)) {}
+    while !matches!(next(&worker), WorkerNotice::Away { .. }) {}
+    let viewer = secure.endpoint("viewer");
+    let end = Instant::now() + PATIENCE;
+    let state = |name: &str| {
+        let switches = client::status(&viewer, PATIENCE).unwrap().switches;
+        switches.into_iter().find(|switch| switch.name == name).unwrap().state
+    };
+    while state("rack0") == "up" && Instant::now() < end {}
+    assert_ne!(state("rack0"), "up");
+    assert_eq!(state("rack1"), "up");
+    assert!(bystander.try_iter().all(|notice| !matches!(notice, SwitchNotice::Away { .. })));
+}
+
 #[test]
 fn renewal_leaves_sessions_alone_and_serves_new_connections() {
     let secure = Secure::start();
