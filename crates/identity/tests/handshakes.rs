@@ -141,6 +141,11 @@ fn certificates_outside_their_validity_are_refused() {
         refused_at_both(meet(controller.server(), viewer.1), words, told);
         let server = config(&authority, "controller", validity);
         refused_at_both(meet(server.0, client.client()), told, words);
+        // Between ranks, too.
+        let rank = place.credentials(&authority, "host/h0");
+        let other = config(&authority, "host/h1", validity);
+        refused_at_both(meet(rank.rank_server(), other.1), words, told);
+        refused_at_both(meet(other.0, rank.rank_client()), told, words);
     }
 }
 

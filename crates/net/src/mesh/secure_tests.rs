@@ -1,16 +1,22 @@
 //! Ranks with credentials: who is refused, and what both sides say. That messages arrive is tested with all other
 //! transports ([`super::tests`]).
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use netsum_identity::{Authority, Credentials, Identity, Role, Validity};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
 use tempfile::TempDir;
 
+use super::connection::{Buffers, Connection};
 use super::secure::Security;
+use super::tls::TlsStream;
 use super::*;
 use crate::NetError;
 
@@ -309,4 +315,141 @@ fn a_handshake_that_drips_in_does_not_delay_the_start() {
     let mut rest = Vec::new();
     let _ = dripping.read_to_end(&mut rest);
     assert!(rest.is_empty(), "{rest:?}");
+}
+
+/// Two ends of a connection whose keys must be renewed after `records`.
+fn worn_out_after(records: u64) -> [Connection; 2] {
+    use rustls::crypto::CipherSuiteCommon;
+    use rustls::{SupportedCipherSuite, Tls13CipherSuite};
+    let mut provider = rustls::crypto::ring::default_provider();
+    let suite = rustls::crypto::ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+    let suite = suite.tls13().expect("it is of TLS 1.3");
+    let limited = Tls13CipherSuite {
+        common: CipherSuiteCommon {
+            suite: suite.common.suite,
+            hash_provider: suite.common.hash_provider,
+            confidentiality_limit: records,
+        },
+        hkdf_provider: suite.hkdf_provider,
+        aead_alg: suite.aead_alg,
+        quic: None,
+    };
+    // Configurations want it for ever.
+    provider.cipher_suites = vec![SupportedCipherSuite::Tls13(Box::leak(Box::new(limited)))];
+    let provider = Arc::new(provider);
+    let folder = &tenant().0;
+    let chain = vec![CertificateDer::from_pem_file(folder.join("identity.pem")).unwrap()];
+    let key = PrivateKeyDer::from_pem_file(folder.join("identity-key.pem")).unwrap();
+    let server = rustls::ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let client = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(TrustAnybody))
+        .with_no_client_auth();
+    let name = netsum_identity::server_name();
+    let client = rustls::ClientConnection::new(Arc::new(client), name).unwrap();
+    let server = rustls::ServerConnection::new(Arc::new(server)).unwrap();
+    let listener = TcpListener::bind((LOCAL, 0)).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let accepted = listener.accept().unwrap().0;
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| shaken(server.into(), accepted));
+        [shaken(client.into(), stream), serving.join().unwrap()]
+    })
+}
+
+/// The connection after its handshake, non-blocking.
+fn shaken(mut session: rustls::Connection, mut stream: TcpStream) -> Connection {
+    while session.is_handshaking() {
+        session.complete_io(&mut stream).unwrap();
+    }
+    stream.set_nonblocking(true).unwrap();
+    Connection::Tls(Box::new(TlsStream::new(stream, session)))
+}
+
+fn write_all(connection: &Connection, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        match connection.write(&[IoSlice::new(bytes)]) {
+            Ok(accepted) => bytes = &bytes[accepted..],
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    while !connection.flush().unwrap() {}
+}
+
+fn read_all(connection: &Connection, len: usize) -> Vec<u8> {
+    let (mut buffers, mut all) = (Buffers::new(), Vec::new());
+    all.extend_from_slice(connection.early(&mut buffers).unwrap());
+    while all.len() < len {
+        match connection.read(&mut buffers) {
+            Ok(arrived) => all.extend_from_slice(arrived.bytes),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+    }
+    all
+}
+
+/// A key of AES-GCM is good for some 16 million records, which small messages use up in minutes.
+#[test]
+fn keys_are_renewed_before_they_are_worn_out() {
+    let [one, other] = worn_out_after(50);
+    for round in 0..300_u32 {
+        let [ping, pong] = [round, !round].map(|number| number.to_be_bytes().repeat(10));
+        write_all(&one, &ping);
+        assert_eq!(read_all(&other, ping.len()), ping);
+        write_all(&other, &pong);
+        assert_eq!(read_all(&one, pong.len()), pong);
+    }
+    // Many records in one write, while the other side writes nothing.
+    let long: Vec<u8> = (0..4_000_000_u32).map(|i| (i / 251) as u8).collect();
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| read_all(&other, long.len()));
+        write_all(&one, &long);
+        assert!(reading.join().unwrap() == long);
+    });
+}
+
+#[derive(Debug)]
+struct TrustAnybody;
+
+impl ServerCertVerifier for TrustAnybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Ok(HandshakeSignatureValid::assertion())
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let provider = rustls::crypto::ring::default_provider();
+        provider.signature_verification_algorithms.supported_schemes()
+    }
 }
