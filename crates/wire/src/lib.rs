@@ -7,6 +7,7 @@
 pub mod arithmetic;
 pub mod atp;
 mod element;
+mod extension;
 mod field;
 pub mod fixed;
 pub mod format;

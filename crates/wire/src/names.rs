@@ -5,7 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PacketHeader, atp, panama, seal, switchml};
+use crate::extension::EXTENSION_LEN;
+use crate::{PacketHeader, atp, panama, switchml};
 
 macro_rules! names {
     ($(#[$doc:meta])* $what:literal $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -133,7 +134,7 @@ impl Protocol {
     /// Bytes before the payload of a packet with a tag.
     pub const fn tagged_header_len(self) -> usize {
         let Layout { header_len, tag } = self.layout();
-        if tag.is_some() { header_len } else { header_len + seal::EXTENSION_LEN }
+        if tag.is_some() { header_len } else { header_len + EXTENSION_LEN }
     }
 
     /// Whether each job has a static pool at a single switch. Such a switch sends nothing while a worker is late, and

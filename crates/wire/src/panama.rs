@@ -4,11 +4,11 @@
 //! aligned for a bus or a vector unit; in a sealed packet (version 2, [`crate::seal`]) it starts at byte 96. The IP
 //! header carries ECN; docs/protocol-panama.md has the table and the reasons.
 
+use crate::extension::{self, EXTENSION_LEN, sealed_version};
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
 use crate::packet::packet_header;
-use crate::seal;
 
 pub use crate::field::DecodeError;
 
@@ -17,9 +17,9 @@ pub const HEADER_LEN: usize = 38;
 /// First byte of an unsealed packet: protocol 1, version 1.
 pub const VERSION: u8 = 0x11;
 /// First byte of a sealed packet: protocol 1, version 2.
-pub const SEALED_VERSION: u8 = seal::sealed_version(VERSION);
+pub const SEALED_VERSION: u8 = sealed_version(VERSION);
 /// Bytes before the payload of a sealed packet.
-pub const SEALED_HEADER_LEN: usize = HEADER_LEN + seal::EXTENSION_LEN;
+pub const SEALED_HEADER_LEN: usize = HEADER_LEN + EXTENSION_LEN;
 /// A `window_cap` without a limit: "as much as the aggregators allow".
 pub const NO_CAP: u16 = u16::MAX;
 
@@ -104,13 +104,13 @@ const KIND_BITS: u8 = 0x0f;
 
 impl Header {
     /// Splits a packet, sealed or not, into header and payload, and validates it: packets may come from attackers. It
-    /// leaves the tag of a sealed packet to [`seal::SealKey::open`].
+    /// leaves the tag of a sealed packet to [`crate::seal::SealKey::open`].
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
         let Some((h, rest)) = packet.split_first_chunk::<HEADER_LEN>() else {
             return Err(DecodeError::TruncatedHeader);
         };
-        let payload = seal::payload(VERSION, h[0], rest)?;
+        let payload = extension::payload(VERSION, h[0], rest)?;
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | FLAG_BITS) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
@@ -231,7 +231,7 @@ mod tests {
         let mut sealed = packet(&header());
         sealed[0] = SEALED_VERSION;
         let payload = sealed.split_off(HEADER_LEN);
-        sealed.extend([0xff; seal::EXTENSION_LEN]);
+        sealed.extend([0xff; EXTENSION_LEN]);
         assert_eq!(sealed.len(), SEALED_HEADER_LEN);
         sealed.extend(&payload);
         assert_eq!(Header::decode(&sealed), Ok((header(), &payload[..])));

@@ -9,15 +9,12 @@ use std::hash::Hasher;
 use aegis::aegis128l::Aegis128LMac;
 use siphasher::sip::SipHasher24;
 
+use crate::Protocol;
+use crate::extension::{UNSEALED, sealed_version};
 use crate::tag::{JobKey, Mac};
-use crate::{DecodeError, Protocol};
 
-/// Bytes between header and payload: the packet number and the tag, eight bytes each.
-pub const EXTENSION_LEN: usize = 16;
-/// Second digit of the first byte of a sealed packet.
-const SEALED: u8 = 2;
-/// The same of an unsealed one.
-const UNSEALED: u8 = 1;
+pub use crate::extension::{EXTENSION_LEN, is_sealed};
+
 /// Header and number are authenticated in a block of this many bytes, padded with zeros, so that the payload begins at
 /// a block of the MAC.
 const HEAD: usize = 64;
@@ -55,29 +52,6 @@ impl HopKeys {
         let (up, down) = bytes.split_first_chunk::<17>()?;
         let up = JobKey::from_bytes(up)?;
         Some(HopKeys { up, down: JobKey::new(up.mac(), down.try_into().ok()?) })
-    }
-}
-
-/// The first byte of a protocol's sealed packets, from that of the unsealed ones.
-pub(crate) const fn sealed_version(version: u8) -> u8 {
-    version & 0xf0 | SEALED
-}
-
-/// Whether a packet is sealed, by its first byte.
-#[inline]
-pub fn is_sealed(packet: &[u8]) -> bool {
-    packet.first().is_some_and(|version| version & 0x0f == SEALED)
-}
-
-/// What follows the header: the payload, without the extension of a sealed packet. `version`: that of unsealed packets.
-#[inline]
-pub(crate) fn payload(version: u8, first: u8, rest: &[u8]) -> Result<&[u8], DecodeError> {
-    if first == version {
-        Ok(rest)
-    } else if first == sealed_version(version) {
-        rest.get(EXTENSION_LEN..).ok_or(DecodeError::TruncatedHeader)
-    } else {
-        Err(DecodeError::UnknownVersion)
     }
 }
 

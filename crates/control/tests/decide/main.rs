@@ -58,7 +58,9 @@ fn the_epoch_is_saved_before_switches_see_it() {
     let install = first(|action| matches!(action, Action::SendToSwitch(_, Command::Install(_))));
     assert!(first(|action| matches!(action, Action::SaveJob(_))) < install);
     assert!(
-        !actions.iter().any(|action| matches!(action, Action::SendToWorker(..))),
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::SendToWorker(_, WorkerMessage::Plan(_)))),
         "not before leases are confirmed"
     );
 }
