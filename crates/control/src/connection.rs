@@ -35,16 +35,15 @@ impl Secured<TcpStream> {
 impl<S: AsyncRead + AsyncWrite + Unpin> Secured<S> {
     /// Accepts a client and verifies that it belongs to the fabric. The error is a sentence.
     pub(crate) async fn accept(connection: S, config: Arc<ServerConfig>) -> Result<Self, String> {
+        let is_grpc = config.alpn_protocols.iter().any(|protocol| protocol == PROTOCOL);
         let acceptor = TlsAcceptor::from(config);
         match acceptor.accept(connection).into_fallible().await {
-            Ok(stream) if stream.get_ref().1.alpn_protocol() == Some(PROTOCOL) => {
-                Ok(Secured::Tls(Box::new(stream.into())))
-            }
             // A client that names no protocol may speak any (RFC 9113, section 3.2).
-            Ok(stream) => {
+            Ok(stream) if is_grpc && stream.get_ref().1.alpn_protocol() != Some(PROTOCOL) => {
                 end(stream.into_inner().0).await;
                 Err(NO_HTTP2.to_owned())
             }
+            Ok(stream) => Ok(Secured::Tls(Box::new(stream.into()))),
             Err((error, socket)) => {
                 end(socket).await;
                 Err(explain(&error))
