@@ -1,5 +1,6 @@
 //! A fabric of real processes: controller, four switch daemons, four workers; a switch dies and returns.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::linux::net::SocketAddrExt;
@@ -12,6 +13,7 @@ use std::time::{Duration, Instant};
 use netsum_control::client::{self, ControllerEndpoint, WorkerClient, WorkerNotice};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, JobPlan, Security, pb};
+use netsum_lease::{RankKeys, worker_secrets};
 use netsum_net::Buffer;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
@@ -55,6 +57,7 @@ struct Worker {
     events: crossbeam_channel::Receiver<Event>,
     session: WorkerClient,
     notices: mpsc::Receiver<WorkerNotice>,
+    keys: RefCell<RankKeys>,
 }
 
 impl Worker {
@@ -70,7 +73,7 @@ impl Worker {
             ..Default::default()
         };
         let (session, notices) = WorkerClient::start(controller, join, SIZE).unwrap();
-        Worker { rank, driver, events, session, notices }
+        Worker { rank, driver, events, session, notices, keys: RefCell::default() }
     }
 
     /// The next plan with that many trees.
@@ -80,6 +83,7 @@ impl Worker {
             match self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(WorkerNotice::Plan(plan)) if plan.plan.trees.len() == trees => return *plan,
                 Ok(WorkerNotice::Plan(_) | WorkerNotice::Connected) => {}
+                Ok(WorkerNotice::RankKey(id, key)) => self.keys.borrow_mut().insert(id, key),
                 other => panic!("rank {} waits for {trees} trees: {other:?}", self.rank),
             }
         }
@@ -87,8 +91,10 @@ impl Worker {
 
     fn begin(&self, plan: &JobPlan) {
         let switches = plan.attachments(self.rank).unwrap();
+        let secrets = worker_secrets(plan, &self.keys.borrow());
+        assert!(secrets.is_some(), "the fabric is not trusted");
         let plan = &plan.plan;
-        self.driver.begin(WorkerPlan {
+        let plan = WorkerPlan {
             config: WorkerConfig {
                 job: JobId(plan.job),
                 epoch: Epoch(plan.epoch),
@@ -102,7 +108,8 @@ impl Worker {
             }
             .into(),
             switches: switches.iter().map(|a| a.address).collect(),
-        });
+        };
+        self.driver.begin_with(plan, secrets);
     }
 
     fn submit(&self, id: u64) -> Buffer {

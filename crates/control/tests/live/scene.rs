@@ -144,12 +144,14 @@ impl FakeWorker {
         FakeWorker { client, notices }
     }
 
-    /// The next notice other than `Connected` and `Away`.
+    /// The next notice other than `Connected`, `Away` and `RankKey`.
     pub fn next(&self) -> WorkerNotice {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(WorkerNotice::Connected | WorkerNotice::Away { .. }) => {}
+                Ok(
+                    WorkerNotice::Connected | WorkerNotice::Away { .. } | WorkerNotice::RankKey(..),
+                ) => {}
                 Ok(notice) => return notice,
                 Err(error) => panic!("no notice: {error}"),
             }
@@ -170,10 +172,15 @@ impl FakeWorker {
         ) {}
     }
 
+    /// Nothing but the key that comes with each stream.
     pub fn receives_nothing_for(&self, time: Duration) {
-        match self.notices.recv_timeout(time) {
-            Err(RecvTimeoutError::Timeout) => {}
-            other => panic!("{other:?} instead of silence"),
+        let end = Instant::now() + time;
+        loop {
+            match self.notices.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Err(RecvTimeoutError::Timeout) => return,
+                Ok(WorkerNotice::RankKey(..)) => {}
+                other => panic!("{other:?} instead of silence"),
+            }
         }
     }
 }
