@@ -3,8 +3,7 @@
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -21,6 +20,9 @@ use netsum_proto::handover::resolve;
 use netsum_proto::panama::{Fragments, Submission, WorkerConfig};
 use netsum_topo::{Addressing, Fabric, Rate, leaf_spine};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, Rank, ReduceOp, reduce};
+
+#[path = "support/blocks.rs"]
+mod blocks;
 
 const SIZE: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -152,15 +154,9 @@ fn expected() -> Vec<u8> {
     add(&add(&numbers(0), &numbers(1)), &add(&numbers(2), &numbers(3)))
 }
 
-/// A fabric on a loopback block that nobody else has while the socket is open: `netsum.fabric.reservations` reserves
-/// blocks in the same way.
+/// A fabric on a loopback block of its own while the socket is open.
 fn fabric() -> (Fabric, UnixDatagram) {
-    let start = std::process::id();
-    let free = (0..50).map(|at| 150 + ((start + at) % 50) as u8).find_map(|block| {
-        let name = SocketAddr::from_abstract_name(format!("netsum/loopback-{block}")).unwrap();
-        Some((block, UnixDatagram::bind_addr(&name).ok()?))
-    });
-    let (block, reserved) = free.expect("a loopback block is free");
+    let (block, reserved) = blocks::reserve();
     let rate = Rate(10_000_000_000);
     let addressing = Addressing { base: [127, block], ..Addressing::default() };
     (leaf_spine(2, 2, 2, rate, rate, addressing).unwrap(), reserved)

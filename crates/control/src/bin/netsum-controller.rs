@@ -85,6 +85,9 @@ struct Times {
     /// Maximum time until a suspected switch is tried again.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().trial_max_ms))]
     trial_interval: f64,
+    /// A job whose trees have carried nothing for this long yields its leases to jobs that find no room.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().idle_yield_ms))]
+    idle_yield: f64,
     /// How long a switch must keep a lease without packets and without a controller.
     #[arg(long, value_name = "S", default_value_t = Settings::default().idle_expiry_s)]
     lease_idle_expiry: u32,
@@ -104,6 +107,7 @@ impl Times {
             refusal_ms: ms(self.refusal_hold),
             return_hold_ms: ms(self.return_hold),
             trial_max_ms: ms(self.trial_interval),
+            idle_yield_ms: ms(self.idle_yield),
             idle_expiry_s: self.lease_idle_expiry,
             ..Settings::default()
         }

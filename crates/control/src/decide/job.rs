@@ -171,6 +171,14 @@ pub struct Job {
     pub(super) adopted_ms: u64,
     /// When a worker was last connected or a switch last counted its packets.
     pub(super) active_ms: u64,
+    /// When a switch last counted its packets.
+    pub(super) carried_ms: u64,
+    /// When a rank last reported operations that trees would have carried.
+    pub(super) asked_ms: Option<u64>,
+    /// Whether its plan is smaller than wanted while other jobs hold memory that they may yield.
+    pub(super) awaits_room: bool,
+    /// Why it has yielded its leases to another job, for users; `None`: it has not.
+    pub(super) yielded: Option<String>,
 }
 
 impl JobSpec {
@@ -300,6 +308,10 @@ impl Job {
             worked_ms: None,
             adopted_ms: 0,
             active_ms: 0,
+            carried_ms: 0,
+            asked_ms: None,
+            awaits_room: false,
+            yielded: None,
         }
     }
 
@@ -311,6 +323,11 @@ impl Job {
     /// Whether every rank has joined once: before, their hosts are unknown.
     pub(super) fn is_complete(&self) -> bool {
         self.members.iter().all(|member| member.state != MemberState::Awaited)
+    }
+
+    /// Whether its workers can agree on another plan: all have joined, and none is lost.
+    pub(super) fn can_change_plans(&self) -> bool {
+        self.is_complete() && self.members.iter().all(|member| member.state != MemberState::Lost)
     }
 
     /// Switches that plans avoid because they seem to be dead on the data plane.

@@ -7,6 +7,7 @@
 
 mod event;
 mod faults;
+mod idle;
 mod job;
 mod paths;
 mod planning;

@@ -8,7 +8,8 @@ use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol};
 use netsum_wire::TreeId;
 
 use super::event::Action;
-use super::job::{LeaseRefusal, MemberState, Pending, Phase};
+use super::idle::{Room, widens};
+use super::job::{LeaseRefusal, Pending, Phase};
 use super::propose::Proposal;
 use super::state::{State, SwitchCondition};
 use crate::convert::{lease_message, plan_message};
@@ -76,19 +77,16 @@ impl State {
         }
     }
 
-    fn replan(&mut self, now_ms: u64, id: u32) {
+    pub(super) fn replan(&mut self, now_ms: u64, id: u32) {
         let job = self.job_mut(id).expect("the caller has it");
         job.replan_at_ms = None;
         job.refusals.retain(|_, refusal| refusal.until_ms > now_ms);
-        if !job.is_complete() {
-            // A resumed job: each rank that joins requests a plan.
+        if !job.can_change_plans() {
+            // A resumed job, whose ranks each request a plan when they join; or the workers have been notified of a
+            // lost rank, and no plan helps.
             return;
         }
-        if job.members.iter().any(|member| member.state == MemberState::Lost) {
-            // A rank is lost, and the workers have been notified; no plan helps.
-            return;
-        }
-        let proposal = self.propose(&self.jobs[&id]);
+        let Room { proposal, yielding } = self.room(now_ms, id);
         let job = self.job_mut(id).expect("the caller has it");
         if let Some(current) = job.current.as_mut()
             && current.epoch == job.epoch
@@ -96,10 +94,14 @@ impl State {
             && proposal.trees.is_empty()
         {
             current.reason = proposal.reason;
+            self.await_room(now_ms, id, &proposal.short);
             return;
         }
         job.epoch = epoch::next(job.epoch);
+        let short = proposal.short.clone();
+        yielding.into_iter().for_each(|other| self.yield_leases(now_ms, other, id));
         self.install(now_ms, id, proposal);
+        self.await_room(now_ms, id, &short);
     }
 
     /// Makes a new plan if more trees are possible now.
@@ -111,9 +113,10 @@ impl State {
         let aggregators =
             |trees: &[AggregationTree]| trees.iter().map(|tree| tree.nodes.len()).sum::<usize>();
         let have = job.current.as_ref().map_or((0, 0), |p| (p.trees.len(), aggregators(&p.trees)));
-        let proposal = self.propose(job);
+        let proposal = self.room(now_ms, id).proposal;
         let have_now = (proposal.trees.len(), aggregators(&proposal.trees));
         let better = match proposal.protocol {
+            _ if widens(job.current.as_ref(), &proposal) => true,
             // The plan is no longer degraded even if the number of trees is the same: a pool returns to the nearest
             // switch, a job of protocol `atp` to the nearest server.
             _ if job.is_degraded() && proposal.reason.is_empty() => true,
@@ -124,6 +127,7 @@ impl State {
         if better {
             return self.replan(now_ms, id);
         }
+        self.await_room(now_ms, id, &proposal.short);
         if let Some(current) = self.job_mut(id).and_then(|job| job.current.as_mut())
             && !current.reason.is_empty()
         {

@@ -11,7 +11,7 @@ use netsum_wire::{Epoch, HEADERS_MAX, JobId};
 
 use super::job::{Job, LeaseRefusal, Phase};
 use super::paths::paths_to_parent;
-use super::share::{self, Capacity};
+use super::share::{self, Capacity, Window};
 use super::state::State;
 
 /// A plan without an epoch.
@@ -24,6 +24,17 @@ pub(super) struct Proposal {
     pub fragment_bytes: u32,
     pub window_max: u32,
     pub reason: String,
+    /// Switches and servers whose free memory or receive buffer is too small for a tree, or for a window that fills a
+    /// link.
+    pub short: BTreeSet<NodeId>,
+}
+
+/// How many fragments in flight fit.
+pub(super) struct Fit {
+    /// Of each tree; 0 without trees.
+    pub window_max: u32,
+    /// As in [`Proposal`].
+    pub short: BTreeSet<NodeId>,
 }
 
 /// The switches that a job may use.
@@ -75,14 +86,24 @@ impl State {
         let fragment_bytes = job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &trees));
         let slots_max = self.settings.slots_max;
         let protocol = Protocol::Panama;
-        let window_max =
+        let Fit { window_max, short } =
             self.fit(job, protocol, &mut trees, fragment_bytes, slots_max, &mut causes);
         let reason = match ideal.len() {
             wanted if trees.len() >= wanted => String::new(),
             wanted => format!("{} of {wanted} trees: {}", trees.len(), causes.join("; ")),
         };
         let (choice, slot_space) = (String::new(), 0);
-        Proposal { protocol, choice, slot_space, trees, order, fragment_bytes, window_max, reason }
+        Proposal {
+            protocol,
+            choice,
+            slot_space,
+            trees,
+            order,
+            fragment_bytes,
+            window_max,
+            reason,
+            short,
+        }
     }
 
     pub(super) fn no_trees(&self, job: &Job, protocol: Protocol, reason: String) -> Proposal {
@@ -95,6 +116,7 @@ impl State {
             fragment_bytes: job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &[])),
             window_max: 0,
             reason,
+            short: BTreeSet::new(),
         }
     }
 
@@ -168,7 +190,7 @@ impl State {
         fragment_bytes: u32,
         slots_max: u32,
         causes: &mut Vec<String>,
-    ) -> u32 {
+    ) -> Fit {
         trees.retain(|tree| {
             let wide = tree.nodes.iter().find(|node| node.children.len() > CHILDREN_MAX);
             if let Some(node) = wide {
@@ -180,6 +202,7 @@ impl State {
             wide.is_none()
         });
         let taken = self.taken(job.id);
+        let mut short = BTreeSet::new();
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
             let terms = Terms {
@@ -196,15 +219,20 @@ impl State {
             let row_bytes = |node| self.row_bytes(node, fragment_bytes);
             let most = slots_max.try_into().unwrap_or(u16::MAX);
             match share::window(&terms, row_bytes, free, most) {
-                Ok(window) => return window.into(),
+                Ok(Window { fragments, limit }) => {
+                    let narrow = u32::from(fragments) < WINDOW_WANTED;
+                    short.extend(limit.filter(|_| narrow));
+                    return Fit { window_max: fragments.into(), short };
+                }
                 Err(full) => {
+                    short.insert(full.switch);
                     let last = trees.iter().rposition(|tree| tree.node(full.switch).is_some());
                     trees.remove(last.expect("a tree of the plan uses the switch that is full"));
                     causes.push(format!("{} is full: {}", self.name(full.switch), shortage(&full)));
                 }
             }
         }
-        0
+        Fit { window_max: 0, short }
     }
 
     /// Leases of other jobs, by switch.
@@ -304,6 +332,9 @@ fn mtu(reported: u32) -> u32 {
     if reported == 0 { MTU_USUAL } else { reported }
 }
 
+/// Minimum window for `panama`: with fewer fragments in flight a tree does not fill a link of 10 Gbit/s at a round trip
+/// of some 40 µs.
+pub(super) const WINDOW_WANTED: u32 = 32;
 /// A job's stream in parts; divisible by any usual number of trees.
 const STREAM: u64 = 5040;
 const MTU_USUAL: u32 = 1500;

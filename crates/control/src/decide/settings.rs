@@ -32,6 +32,8 @@ pub struct Settings {
     pub trial_first_ms: u64,
     /// Maximum time between trials of a suspected switch in the first minute; longer afterwards.
     pub trial_max_ms: u64,
+    /// A job whose trees have carried nothing for this long yields its leases to jobs that find no room.
+    pub idle_yield_ms: u64,
     /// A lease may expire after this time without packets and without a controller, in seconds.
     pub idle_expiry_s: u32,
 }
@@ -53,6 +55,7 @@ impl Default for Settings {
             silence_settle_ms: 150,
             trial_first_ms: 500,
             trial_max_ms: 1_000,
+            idle_yield_ms: 10_000,
             idle_expiry_s: 900,
         }
     }

@@ -68,6 +68,15 @@ pub(super) struct Full {
     pub free: Capacity,
 }
 
+/// The fragments in flight that fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Of each tree, at least 1.
+    pub fragments: u16,
+    /// The switch or server that has no room for more; `None`: every one has.
+    pub limit: Option<NodeId>,
+}
+
 /// The maximum number of fragments in flight per tree that every switch and server of a plan can grant, at most
 /// `slots_max`. `row_bytes`: largest payload of a server's rows. A job receives at most half of the free capacity, so
 /// that the next job finds room; where half is less than one fragment, one fragment may use all of it.
@@ -76,8 +85,8 @@ pub(super) fn window(
     row_bytes: impl Fn(NodeId) -> u16,
     free: impl Fn(NodeId) -> Capacity,
     slots_max: u16,
-) -> Result<u16, Full> {
-    let mut window = slots_max;
+) -> Result<Window, Full> {
+    let (mut window, mut limit) = (slots_max, None);
     for (switch, leases) in by_node(terms) {
         let (free, row_bytes) = (free(switch), row_bytes(switch));
         let needs = |window| needs(&leases, window, row_bytes);
@@ -90,6 +99,9 @@ pub(super) fn window(
                 false => beyond = middle,
             }
         }
+        if fits < u32::from(window) {
+            limit = Some(switch);
+        }
         window = fits as u16;
         if window == 0 && free.holds(1, needs(1)) {
             window = 1;
@@ -98,7 +110,7 @@ pub(super) fn window(
             return Err(Full { switch, needs: needs(1), free });
         }
     }
-    Ok(window)
+    Ok(Window { fragments: window, limit })
 }
 
 /// Capacity that a plan uses of each switch and server.
@@ -171,7 +183,9 @@ mod tests {
         trees: &[AggregationTree],
         free: impl Fn(NodeId) -> Capacity,
     ) -> Result<u16, Full> {
-        window(&terms(protocol, trees), |_| 1408, free, 512)
+        let window = window(&terms(protocol, trees), |_| 1408, free, 512)?;
+        assert_eq!(window.limit.is_some(), window.fragments < 512);
+        Ok(window.fragments)
     }
 
     const PLENTY: Capacity = Capacity {

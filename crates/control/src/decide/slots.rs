@@ -8,7 +8,7 @@ use netsum_topo::{
 };
 
 use super::job::Job;
-use super::propose::{Proposal, Usable};
+use super::propose::{Fit, Proposal, Usable, WINDOW_WANTED};
 use super::state::State;
 
 impl State {
@@ -22,6 +22,9 @@ impl State {
         if job.gives_up_trees() {
             let reason = "no tree answers on the data plane".to_owned();
             return self.no_trees(job, protocol, reason);
+        }
+        if let Some(reason) = &job.yielded {
+            return self.no_trees(job, protocol, reason.clone());
         }
         match protocol {
             Protocol::Panama => self.propose_panama(job, &placement),
@@ -102,7 +105,7 @@ impl State {
             _ => true,
         });
         let fragment_bytes = self.slot_fragment(job, &trees);
-        let window_max = self.fit(
+        let Fit { window_max, short } = self.fit(
             job,
             protocol,
             &mut trees,
@@ -125,6 +128,7 @@ impl State {
             fragment_bytes,
             window_max,
             reason,
+            short,
         }
     }
 
@@ -162,7 +166,8 @@ impl State {
             0 => self.settings.slots_max.min(tenant.limit),
             slots => slots,
         };
-        let window_max = self.fit(job, protocol, &mut trees, fragment_bytes, most, &mut causes);
+        let Fit { window_max, short } =
+            self.fit(job, protocol, &mut trees, fragment_bytes, most, &mut causes);
         let as_good = trees.iter().any(|tree| Some(cost(&tree.root)) == ideal.map(|s| cost(&s)));
         let reason = match as_good {
             true => String::new(),
@@ -177,6 +182,7 @@ impl State {
             fragment_bytes,
             window_max,
             reason,
+            short,
         }
     }
 
@@ -288,8 +294,5 @@ fn widest(tree: &AggregationTree) -> usize {
     tree.nodes.iter().map(|node| node.children.len()).max().unwrap_or(0)
 }
 
-/// Minimum window for `panama`: with fewer fragments in flight a tree does not fill a link of 10 Gbit/s at a round trip
-/// of some 40 µs.
-const WINDOW_WANTED: u32 = 32;
 /// Larger than any path length in a fabric.
 const FAR: u32 = 1 << 20;

@@ -59,6 +59,7 @@ impl State {
         for id in active.map(|tree| tree.job).collect::<BTreeSet<_>>() {
             if let Some(job) = self.job_mut(id) {
                 job.active_ms = now_ms;
+                job.carried_ms = now_ms;
             }
         }
     }

@@ -8,6 +8,7 @@ use netsum_topo::{Host, NodeId};
 use netsum_wire::tag::JobKey;
 
 use super::event::{Action, Refusal, SessionId};
+use super::idle;
 use super::job::{Job, JobSpec, Member, MemberState, Phase};
 use super::state::State;
 use crate::convert::plan_message;
@@ -96,13 +97,18 @@ impl State {
         check_lists(job, rank, &statistics)?;
         job.active_ms = now_ms;
         let epoch = job.current.as_ref().map(|plan| u32::from(plan.epoch));
+        let min_bytes = job.spec.min_bytes;
         let member = job.member_mut(rank);
         let before = std::mem::replace(&mut member.statistics, statistics);
         member.reported_ms = Some(now_ms);
         let after = &member.statistics;
+        let asks = idle::asks(&before, after, min_bytes);
         let same_plan = epoch == Some(after.plan_epoch) && before.plan_epoch == after.plan_epoch;
         if same_plan && results(&before) < results(after) {
             job.worked_ms = Some(now_ms);
+        }
+        if asks {
+            job.asks(now_ms);
         }
         Ok(())
     }

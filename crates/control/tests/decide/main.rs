@@ -1,6 +1,7 @@
 //! The controller's decisions, without sockets: each test passes events and checks actions.
 
 mod data_plane;
+mod idle;
 mod membership;
 mod reservations;
 mod slots;

@@ -206,8 +206,15 @@ const FLUSH_EVERY: usize = 20;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Create { protocol: &'static str, max_trees: u32 },
-    Stop { which: usize },
+    Create {
+        protocol: &'static str,
+        max_trees: u32,
+    },
+    Stop {
+        which: usize,
+    },
+    /// All jobs become idle.
+    Rest,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -215,7 +222,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let create =
         (protocol, 0..3u32).prop_map(|(protocol, max_trees)| Step::Create { protocol, max_trees });
     let stop = (0..8usize).prop_map(|which| Step::Stop { which });
-    prop::collection::vec(prop_oneof![3 => create, 1 => stop], 1..10)
+    prop::collection::vec(prop_oneof![6 => create, 2 => stop, 1 => Just(Step::Rest)], 1..10)
 }
 
 proptest! {
@@ -253,6 +260,7 @@ proptest! {
                     world.play(Event::StopJob { job, reason }).unwrap();
                 }
                 Step::Stop { .. } => {}
+                Step::Rest => world.wait(Settings::default().idle_yield_ms),
             }
             world.wait(300);
             for (name, command) in std::mem::take(&mut world.commands) {
