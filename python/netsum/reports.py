@@ -173,6 +173,16 @@ class SwitchTree(TypedDict):
     rehashes: int
 
 
+class SwitchTenant(TypedDict):
+    """What a tenant has sent to a switch: packets that passed, those of them that were marked, and those dropped."""
+
+    tenant: str
+    packets: int
+    bytes: int
+    marked: int
+    dropped: int
+
+
 class NeighbourStatus(TypedDict):
     """Bytes that a switch has exchanged with one address; `name` empty: unknown."""
 
@@ -206,6 +216,7 @@ class SwitchStatus(TypedDict):
     slots_held: int
     policy: str
     rows_used: int
+    tenants: list[SwitchTenant]
 
 
 class LinkStatus(TypedDict):

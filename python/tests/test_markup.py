@@ -46,6 +46,7 @@ def status() -> dict:
         "memory_bytes": 0,
         "drops": {},
         "trees": [],
+        "tenants": [{"tenant": NAME, "packets": 1, "bytes": 2, "marked": 3, "dropped": 4}],
     }
     return {
         "fabric": NAME,
@@ -60,6 +61,7 @@ def test_top_shows_any_name(monkeypatch):
     shown = printed(monkeypatch, top, lambda module: module.console.print(module._screen(status(), status(), 1.0)))
     assert f"job 1 '{NAME}': running" in shown
     assert f"fabric {NAME}: switches" in shown
+    assert "tenants beyond their rate or share" in shown
     assert f"for 3 s: {NAME}: the disk is full" in shown
 
 

@@ -78,6 +78,10 @@ drops! {
     Busy => "busy",
     /// No operation or request that the packet answers.
     Unexpected => "unexpected",
+    /// Beyond the rate of its tenant.
+    OverRate => "over_rate",
+    /// Beyond the fair share of its tenant at an overloaded switch.
+    OverShare => "over_share",
 }
 
 impl From<DecodeError> for DropReason {

@@ -20,6 +20,7 @@ mod keys;
 mod lease;
 pub mod operations;
 pub mod panama;
+pub mod policer;
 pub mod registry;
 pub mod row_machines;
 mod rtt;

@@ -5,6 +5,7 @@ use netsum_net::switch::{
     Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
 };
 use netsum_proto::LeaseKey;
+use netsum_proto::policer::TenantCounters;
 use netsum_proto::registry::POOLS;
 use netsum_topo::Protocol;
 
@@ -41,7 +42,13 @@ pub(crate) fn heartbeat(snapshot: &SwitchSnapshot) -> pb::SwitchHeartbeat {
         drops: drops.chain(unsent.map(|(reason, count)| (reason.to_owned(), count))).collect(),
         memory_used_bytes: snapshot.memory_used,
         memory_reserved_bytes: snapshot.memory_reserved,
+        tenants: snapshot.tenants.iter().map(|(name, counters)| tenant(name, counters)).collect(),
     }
+}
+
+fn tenant(name: &str, counters: &TenantCounters) -> pb::SwitchTenant {
+    let TenantCounters { packets, bytes, marked, dropped } = *counters;
+    pb::SwitchTenant { tenant: name.to_owned(), packets, bytes, marked, dropped }
 }
 
 fn neighbour(neighbour: &Neighbour) -> pb::Neighbour {

@@ -266,6 +266,7 @@ impl Daemon {
 
     fn install(&mut self, offer: &LeaseOffer) -> Result<(), SwitchError> {
         let terms = offer.terms.clone().map_err(SwitchError::Lease)?;
+        self.driver.own(terms.lease.key().job, terms.owner)?;
         self.driver.install_with(terms.lease, terms.secrets)?;
         self.idle_expiry = self.idle_expiry.max(terms.idle_expiry);
         Ok(())

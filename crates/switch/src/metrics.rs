@@ -7,6 +7,7 @@ use netsum_net::switch::{
     PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot, TreeSnapshot,
 };
 use netsum_proto::LeaseKey;
+use netsum_proto::policer::TenantCounters;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -50,6 +51,7 @@ impl Collector for SwitchCollector {
         let mut page = Page { encoder };
         neighbours(&mut page, &snapshot)?;
         drops(&mut page, &snapshot)?;
+        tenants(&mut page, &snapshot)?;
         memory(&mut page, &snapshot)?;
         trees(&mut page, &snapshot.trees)?;
         slots(&mut page, &snapshot)
@@ -162,6 +164,26 @@ fn memory(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
         "Fragments in slots, in pools or at the server",
         one(snapshot.rows_used),
     )
+}
+
+fn tenants(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
+    let figures: [(&str, &str, Figure<TenantCounters>); 4] = [
+        ("tenant_packets", "A tenant's packets that passed its rate and its fair share", |t| {
+            t.packets
+        }),
+        ("tenant_bytes", "Their bytes", |t| t.bytes),
+        ("tenant_marked", "Of the packets, those marked close to the rate or the share", |t| {
+            t.marked
+        }),
+        ("tenant_dropped", "A tenant's packets beyond its rate or its fair share", |t| t.dropped),
+    ];
+    for (name, help, value) in figures {
+        let each = snapshot.tenants.iter();
+        let each =
+            each.map(|(tenant, counters)| (vec![("tenant", tenant.to_string())], value(counters)));
+        page.counters(name, help, each)?;
+    }
+    Ok(())
 }
 
 fn trees(page: &mut Page<'_>, trees: &[TreeSnapshot]) -> fmt::Result {

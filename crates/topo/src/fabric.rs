@@ -87,6 +87,10 @@ pub struct Tenant {
     pub limit: u32,
     /// Priority beyond the guarantees, 0 to 255; higher values win.
     pub priority: u8,
+    /// The most that its jobs together may send to each switch, in bits per second; `None`: no limit.
+    pub rate: Option<Rate>,
+    /// The most packets per second that its jobs together may send to each switch; `None`: no limit.
+    pub packets_per_second: Option<u64>,
 }
 
 impl Tenant {
@@ -98,6 +102,8 @@ impl Tenant {
             guaranteed: 0,
             limit: u32::MAX,
             priority: 0,
+            rate: None,
+            packets_per_second: None,
         }
     }
 }
@@ -232,7 +238,8 @@ impl Fabric {
             }
         }
         for tenant in &self.tenants {
-            let Tenant { name, jobs, guaranteed, limit, priority } = tenant;
+            let Tenant { name, jobs, guaranteed, limit, priority, rate, packets_per_second } =
+                tenant;
             writeln!(out, "\n[[tenant]]\nname = \"{name}\"")?;
             if *jobs != u32::MAX {
                 writeln!(out, "jobs = {jobs}")?;
@@ -245,6 +252,12 @@ impl Fabric {
             }
             if *priority != 0 {
                 writeln!(out, "priority = {priority}")?;
+            }
+            if let Some(rate) = rate {
+                writeln!(out, "rate = \"{rate}\"")?;
+            }
+            if let Some(packets) = packets_per_second {
+                writeln!(out, "packets_per_second = {packets}")?;
             }
         }
         Ok(())

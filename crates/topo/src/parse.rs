@@ -51,7 +51,11 @@ impl Checker<'_> {
                 .iter()
                 .map(|server| self.server(server))
                 .collect::<Result<_, _>>()?,
-            tenants: raw.tenant.iter().map(tenant).collect(),
+            tenants: raw
+                .tenant
+                .iter()
+                .map(|tenant| self.tenant(tenant))
+                .collect::<Result<_, _>>()?,
         })
     }
 
@@ -107,6 +111,38 @@ impl Checker<'_> {
             memory: self.memory(&raw.memory, &entry)?,
             metrics: self.metrics(raw.metrics.as_ref(), &entry)?,
         })
+    }
+
+    fn tenant(&self, raw: &RawTenant) -> Result<Tenant, TopoError> {
+        let entry = format!("tenant {:?}", raw.name.get_ref());
+        let rate = match &raw.rate {
+            None => None,
+            Some(text) => match self.unit(text, &entry, "rate")? {
+                crate::Rate(..8) => return Err(self.no_rate(text, &entry, "rate")),
+                rate => Some(rate),
+            },
+        };
+        if let Some(at) = raw.packets_per_second.as_ref().filter(|packets| *packets.get_ref() == 0)
+        {
+            return Err(self.no_rate(at, &entry, "packets_per_second"));
+        }
+        let unbounded = Tenant::named(raw.name.get_ref());
+        Ok(Tenant {
+            jobs: raw.jobs.unwrap_or(unbounded.jobs),
+            guaranteed: raw.guaranteed.as_ref().map_or(0, |slots| *slots.get_ref()),
+            limit: raw.limit.unwrap_or(unbounded.limit),
+            priority: raw.priority.unwrap_or(0),
+            rate,
+            packets_per_second: raw.packets_per_second.as_ref().map(|packets| *packets.get_ref()),
+            ..unbounded
+        })
+    }
+
+    fn no_rate<T>(&self, at: &Spanned<T>, entry: &str, what: &str) -> TopoError {
+        let problem = format!(
+            "{what} is 0: nothing could pass; give a rate, or delete the line for no limit"
+        );
+        self.invalid(at, entry, problem)
     }
 
     fn memory(&self, text: &Spanned<String>, entry: &str) -> Result<crate::Bytes, TopoError> {
@@ -358,17 +394,6 @@ impl Checker<'_> {
 
     fn line<T>(&self, at: &Spanned<T>) -> usize {
         self.text[..at.span().start].matches('\n').count() + 1
-    }
-}
-
-fn tenant(raw: &RawTenant) -> Tenant {
-    let unbounded = Tenant::named(raw.name.get_ref());
-    Tenant {
-        jobs: raw.jobs.unwrap_or(unbounded.jobs),
-        guaranteed: raw.guaranteed.as_ref().map_or(0, |slots| *slots.get_ref()),
-        limit: raw.limit.unwrap_or(unbounded.limit),
-        priority: raw.priority.unwrap_or(0),
-        ..unbounded
     }
 }
 

@@ -57,6 +57,8 @@ pub(crate) struct RawTenant {
     pub(crate) guaranteed: Option<Spanned<u32>>,
     pub(crate) limit: Option<u32>,
     pub(crate) priority: Option<u8>,
+    pub(crate) rate: Option<Spanned<String>>,
+    pub(crate) packets_per_second: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]

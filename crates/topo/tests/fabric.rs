@@ -144,6 +144,8 @@ jobs = 4
 guaranteed = 100
 limit = 400
 priority = 7
+rate = "8Gbit/s"
+packets_per_second = 500000
 "#;
 
 #[test]
@@ -154,7 +156,9 @@ fn servers_and_tenants() {
     assert_eq!(fabric.to_toml(), text);
     assert_eq!(fabric.host_of(&fabric.servers[0]).unwrap().name, "h1");
     assert_eq!((fabric.switches[0].slots, fabric.switches[0].policy), (64, SlotPolicy::FirstCome));
-    assert_eq!(fabric.tenant("research").unwrap().limit, 400);
+    let research = fabric.tenant("research").unwrap();
+    assert_eq!((research.limit, research.rate), (400, Some(Rate(8_000_000_000))));
+    assert_eq!(research.packets_per_second, Some(500_000));
     assert_eq!(fabric.tenant("default").unwrap(), Tenant::named("default"));
     assert_eq!(fabric.tenant("nobody"), None);
     let graph = fabric.topology();
@@ -175,6 +179,9 @@ fn servers_and_tenants() {
         ),
         ("limit = 400", "limit = 99", "guaranteed is 100, more than the limit of 99"),
         ("priority = 7", "priority = 256", "256"),
+        ("8Gbit/s", "0bit/s", "tenant \"research\": rate is 0: nothing could pass"),
+        ("8Gbit/s", "fast", "10Gbit/s"),
+        ("500000", "0", "packets_per_second is 0"),
         ("\"research\"", "\"a/b\"", "tenant \"a/b\": a name has 1 to 63 letters"),
         ("priority = 7\n", "\n[[tenant]]\nname = \"research\"\n", "has the same tenant"),
     ] {

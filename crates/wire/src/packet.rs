@@ -30,6 +30,12 @@ pub trait PacketHeader: Copy + Send {
     }
 }
 
+/// The job of an undecoded packet: all protocols have it in the same place.
+#[inline]
+pub fn job_of(packet: &[u8]) -> Option<JobId> {
+    packet.get(4..8)?.first_chunk().map(|&job| JobId(u32::from_be_bytes(job)))
+}
+
 /// Implements [`PacketHeader`] by the methods of each `Header`.
 macro_rules! packet_header {
     ($header:ident, tree: |$h:ident| $tree:expr $(, missing: |$m:ident| $missing:expr)?) => {

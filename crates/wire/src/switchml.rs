@@ -181,6 +181,7 @@ mod tests {
         assert_eq!(packet[..HEADER_LEN], expected);
         assert_eq!(packet.len(), HEADER_LEN + 8);
         assert_eq!(Header::decode(&packet).unwrap().0, header());
+        assert_eq!(crate::job_of(&packet), Some(header().job));
     }
 
     #[test]

@@ -70,7 +70,7 @@ def _watch(address: str, credentials: str | None, before: ControllerStatus) -> N
 
 def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> Group:
     links = _links(link_rates(before, now, seconds))
-    return Group(*_store(now), _switches(now), *_slots(now), links, *_jobs(now))
+    return Group(*_store(now), _switches(now), *_tenants(now), *_slots(now), links, *_jobs(now))
 
 
 def _store(status: ControllerStatus) -> list[Text]:
@@ -92,6 +92,17 @@ def _switches(status: ControllerStatus) -> Table:
         ]
         _add_row(table, switch["name"], Text(switch["state"], style=mark), *sizes, str(sum(switch["drops"].values())))
     return table
+
+
+def _tenants(status: ControllerStatus) -> list[Table]:
+    """Tenants that a switch has marked or cut because of their rate or their fair share, if any."""
+    table = _new_table("tenants beyond their rate or share", ("at", "tenant", "packets", "marked", "dropped"))
+    for switch in status["switches"]:
+        for tenant in switch["tenants"]:
+            if tenant["marked"] or tenant["dropped"]:
+                counts = (tenant["packets"], tenant["marked"], tenant["dropped"])
+                _add_row(table, switch["name"], tenant["tenant"], *map(str, counts))
+    return [table] if table.row_count else []
 
 
 def _slots(status: ControllerStatus) -> list[Table]:

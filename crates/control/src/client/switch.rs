@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc as std_mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use netsum_proto::policer::{Owner, RateLimit};
 use netsum_proto::{Lease, Secrets};
 use netsum_wire::{Epoch, JobId};
 use tokio::sync::mpsc;
@@ -80,13 +81,24 @@ pub struct LeaseTerms {
     pub secrets: Option<Secrets>,
     /// How long the neighbours may be silent while the controller is unavailable; `None`: without limit.
     pub idle_expiry: Option<Duration>,
+    /// Whom the job's packets count for.
+    pub owner: Owner,
+}
+
+/// Whom the packets of a lease count for.
+fn owner(message: &pb::Lease) -> Owner {
+    let limit = |rate: u64| (rate > 0).then_some(rate);
+    let tenant = (!message.tenant.is_empty()).then(|| message.tenant.as_str().into());
+    let (bytes_per_s, packets_per_s) = (limit(message.bytes_per_s), limit(message.packets_per_s));
+    Owner { tenant, limit: RateLimit { bytes_per_s, packets_per_s } }
 }
 
 impl From<&pb::Lease> for LeaseOffer {
     fn from(message: &pb::Lease) -> LeaseOffer {
         let terms = message.secrets().and_then(|secrets| {
             let lease = lease_from_message(message)?;
-            Ok(LeaseTerms { lease, secrets, idle_expiry: idle_expiry(message) })
+            let (idle_expiry, owner) = (idle_expiry(message), owner(message));
+            Ok(LeaseTerms { lease, secrets, idle_expiry, owner })
         });
         LeaseOffer { job: message.job, tree: message.tree, epoch: message.epoch, terms }
     }

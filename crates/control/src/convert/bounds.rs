@@ -1,8 +1,8 @@
 //! Sizes of the messages that come from the network, checked before anything is kept of them.
 
 use crate::limits::{
-    ADDRESS_MAX, DROP_REASONS_MAX, LEASES_MAX, NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX, PLAN_TEXT_MAX,
-    RANKS_MAX, TEXT_MAX, TREES_MAX,
+    ADDRESS_MAX, DROP_REASONS_MAX, JOBS_MAX, LEASES_MAX, NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX,
+    PLAN_TEXT_MAX, RANKS_MAX, TEXT_MAX, TREES_MAX,
 };
 use crate::pb;
 
@@ -82,6 +82,9 @@ impl Bounded for pb::SwitchHeartbeat {
             text("a tree's protocol", &tree.protocol, NAME_MAX)?;
             drops(&tree.drops)
         })?;
+        list("tenants", self.tenants.len(), JOBS_MAX)?;
+        let name = |tenant: &pb::SwitchTenant| text("a tenant's name", &tenant.tenant, NAME_MAX);
+        self.tenants.iter().try_for_each(name)?;
         drops(&self.drops)
     }
 }

@@ -310,10 +310,7 @@ mod tests {
             release_fraction: 0.88,
             idle_expiry_s: 600,
             protocol: String::new(),
-            slot: None,
-            key: None,
-            hop_keys: Vec::new(),
-            incarnation: 0,
+            ..pb::Lease::default()
         }
     }
 

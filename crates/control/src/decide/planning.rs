@@ -236,6 +236,7 @@ impl State {
             Child::Switch(node) => self.fabric.aggregator_address(self.topology.name(node)),
         });
         let granted = granted.expect("the controller makes trees of the two levels of atp");
+        let owner = self.owner_of(job);
         let name = |node| self.topology.name(node).to_owned();
         let message = |granted: &Granted<Option<SocketAddr>>| {
             let (id, tree) = (TreeId(granted.tree as u8), &plan.trees[granted.tree]);
@@ -247,7 +248,13 @@ impl State {
                 plan.slot_space,
                 self.settings.idle_expiry_s,
             );
-            pb::Lease { incarnation: self.incarnation, ..lease.with_secrets(secrets.as_ref()) }
+            pb::Lease {
+                incarnation: self.incarnation,
+                tenant: owner.tenant.as_deref().unwrap_or_default().to_owned(),
+                bytes_per_s: owner.limit.bytes_per_s.unwrap_or(0),
+                packets_per_s: owner.limit.packets_per_s.unwrap_or(0),
+                ..lease.with_secrets(secrets.as_ref())
+            }
         };
         granted.iter().map(|granted| (granted.node, message(granted))).collect()
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use netsum_lease::FAN_IN_MAX;
+use netsum_proto::policer::{Owner, RateLimit};
 use netsum_topo::{
     AggregationTree, Child, NodeId, Parent, Protocol, SlotPolicy, SumOrder, Tenant, TreeNode,
 };
@@ -256,6 +257,17 @@ impl State {
     pub(super) fn tenant_of(&self, job: &Job) -> Tenant {
         let tenant = &job.spec.tenant;
         self.fabric.tenant(tenant).unwrap_or_else(|| Tenant::named(tenant))
+    }
+
+    /// Whom the packets of a job count for at switches. Without tenants in the fabric file each job stands for itself.
+    pub(super) fn owner_of(&self, job: &Job) -> Owner {
+        let Tenant { name, rate, packets_per_second, .. } = self.tenant_of(job);
+        let limit = RateLimit {
+            bytes_per_s: rate.map(|rate| rate.0 / 8),
+            packets_per_s: packets_per_second,
+        };
+        let tenant = (!self.fabric.tenants.is_empty()).then(|| name.into());
+        Owner { tenant, limit }
     }
 
     /// The switch that a host is attached to.

@@ -100,6 +100,7 @@ impl State {
             mtu: state.hello.mtu,
             trees: state.counters.trees.clone(),
             drops: state.counters.drops.clone(),
+            tenants: state.counters.tenants.clone(),
             neighbours: state
                 .counters
                 .neighbours

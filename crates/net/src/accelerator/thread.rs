@@ -225,6 +225,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
+                Command::Own(..) => {}
                 Command::Install(grant, secrets, _, reply) => {
                     let installed = self.install(grant, secrets.as_ref());
                     let _ = reply.send(installed);
@@ -300,6 +301,7 @@ impl Thread {
             slots_limit: 0,
             rows_used: 0,
             drops: self.drops.iter().collect(),
+            tenants: Vec::new(),
             failures: self.outbound.failures(),
             memory_used,
             memory_reserved: memory_used,

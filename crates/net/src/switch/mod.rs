@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
+use netsum_proto::policer::Owner;
 use netsum_proto::{Lease, LeaseKey, Secrets};
 use netsum_wire::{Epoch, JobId};
 
@@ -67,6 +68,8 @@ struct DriverThread {
 pub(crate) enum Command {
     /// With the number at which workers start.
     Install(Lease<SocketAddr>, Option<Secrets>, u64, Sender<Result<(), NetError>>),
+    /// Of a job whose leases follow.
+    Own(JobId, Owner),
     Revoke(JobId, Epoch),
     Expire(Duration, Sender<Vec<LeaseKey>>),
     Snapshot(Sender<SwitchSnapshot>),
@@ -186,6 +189,12 @@ impl SwitchDriver {
             return Err(NetError::DuplicateNeighbour { address: twice[0] });
         }
         self.ask(|reply| Command::Install(lease, secrets, first, reply))?
+    }
+
+    /// Sets whom the packets of a job count for, before its first lease. Without that, the job stands for itself. An
+    /// accelerator enforces no rates.
+    pub fn own(&self, job: JobId, owner: Owner) -> Result<(), NetError> {
+        self.send_command(Command::Own(job, owner))
     }
 
     /// Revokes a job's leases of epochs up to `up_to`.

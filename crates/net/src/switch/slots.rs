@@ -9,6 +9,7 @@ use netsum_proto::{Aggregator, DropCounters, Lease, LeaseKey, PortId, Time};
 use netsum_wire::atp::{Header, Kind};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, Protocol};
+use rustc_hash::FxHashSet;
 
 use super::kernel_offload::KernelOffload;
 use super::{PoolSnapshot, ServerSnapshot, SlotSnapshot};
@@ -20,6 +21,8 @@ pub(super) struct Slots {
     /// In front of a switch of `atp`.
     front: KernelOffload,
     limit: u32,
+    /// Jobs whose rate is limited: the kernel enforces no rates.
+    limited: FxHashSet<JobId>,
 }
 
 impl Slots {
@@ -29,7 +32,15 @@ impl Slots {
             Role::Switch(config) => (KernelOffload::start(own, config, interfaces), config.slots),
             Role::Server { .. } => (KernelOffload::default(), 0),
         };
-        Slots { machines: RowMachines::new(role), front, limit }
+        Slots { machines: RowMachines::new(role), front, limit, limited: FxHashSet::default() }
+    }
+
+    /// Sets whether the rate of a job is limited, before its leases are installed.
+    pub(super) fn own(&mut self, job: JobId, limited: bool) {
+        match limited {
+            true => _ = self.limited.insert(job),
+            false => _ = self.limited.remove(&job),
+        }
     }
 
     /// Installs a lease of a job whose workers start at number `first`; `port` maps neighbours to port numbers.
@@ -42,7 +53,9 @@ impl Slots {
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
         self.machines.install(now, lease.map(port), key, first)?;
-        if let (Lease::Slots(lease), Node::Switch(switch)) = (lease, self.machines.node()) {
+        if let (Lease::Slots(lease), Node::Switch(switch)) = (lease, self.machines.node())
+            && !self.limited.contains(&lease.job)
+        {
             self.front.offer(switch, lease, key);
         }
         Ok(())
@@ -114,6 +127,11 @@ impl Slots {
         }
     }
 
+    /// Installed leases.
+    pub(super) fn lease_keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.machines.lease_keys()
+    }
+
     /// Ports in all leases.
     pub(super) fn ports(&self) -> Vec<PortId> {
         self.machines.ports()
@@ -180,6 +198,8 @@ impl Slots {
 
     /// Drops the state of revoked leases.
     fn forget_revoked(&mut self) {
+        let jobs: FxHashSet<JobId> = self.lease_keys().map(|key| key.job).collect();
+        self.limited.retain(|job| jobs.contains(job));
         if let Node::Switch(switch) = self.machines.node() {
             self.front.retain(switch);
         }

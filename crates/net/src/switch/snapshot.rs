@@ -1,8 +1,10 @@
 //! Statistics of a switch.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use netsum_proto::panama::TreeCounters;
+use netsum_proto::policer::TenantCounters;
 use netsum_proto::registry::PoolCounters;
 use netsum_proto::{LeaseKey, atp};
 
@@ -91,6 +93,8 @@ pub struct SwitchSnapshot {
     pub rows_used: u64,
     /// Dropped packets by reason.
     pub drops: Vec<(&'static str, u64)>,
+    /// What tenants have sent, by name.
+    pub tenants: Vec<(Arc<str>, TenantCounters)>,
     /// Packets that the system refused.
     pub failures: SendFailures,
     /// Aggregation memory in use, in bytes.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
+use netsum_proto::policer::{Policer, RateLimit, Verdict};
 use netsum_proto::row_machines::Row;
 use netsum_proto::{Aggregator, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
 use netsum_wire::Protocol;
@@ -33,6 +34,7 @@ pub(super) struct Thread {
     /// Keys and packet numbers of trees.
     hops: Hops,
     slots: Slots,
+    policer: Policer,
     ports: Ports,
     inbox: Receiver<Command>,
     wake: Arc<Wake>,
@@ -72,6 +74,7 @@ impl Thread {
             switch: Switch::new(Store::new(options.memory)).with_firm_leases(),
             hops: Hops::default(),
             slots,
+            policer: Policer::new(),
             ports: Ports::default(),
             inbox,
             wake,
@@ -97,6 +100,7 @@ impl Thread {
             match self.switch.memory_mut().recv(&self.socket) {
                 Ok(0) if busy.elapsed() < self.socket.spin() => std::hint::spin_loop(),
                 Ok(0) => {
+                    self.policer.drained(self.clock.now());
                     self.socket.wait(&self.wake, self.until_timeout());
                     self.keep_time();
                 }
@@ -114,12 +118,18 @@ impl Thread {
 
     fn take(&mut self, messages: usize) {
         let now = self.clock.now();
+        if self.policer.is_due(now) {
+            self.policer.regulate(now, self.socket.backlog());
+        }
         // Bytes sent before this call that have not left yet; the output of the last call may be a burst.
         let congested = !self.slots.is_idle() && self.socket.queued() > MARK_BYTES;
         for message in 0..messages {
             let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
-                message.packets().for_each(|_| self.switch.count_drop(DropReason::UnknownSender));
+                for place in message.packets() {
+                    self.policer.stranger(self.switch.memory().batch().bytes(place).len());
+                    self.switch.count_drop(DropReason::UnknownSender);
+                }
                 continue;
             };
             let (mut packets, mut bytes) = (0, 0);
@@ -127,10 +137,17 @@ impl Thread {
                 let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
+                let ce = match self.policer.admit_packet(now, port, packet) {
+                    Verdict::Pass => message.ce,
+                    Verdict::Mark => true,
+                    Verdict::Drop(reason) => {
+                        self.switch.count_drop(reason);
+                        continue;
+                    }
+                };
                 let protocol = packet.first().and_then(|&version| Protocol::of_version(version));
                 if let Some(protocol) = protocol.filter(|&p| p != Protocol::Panama) {
-                    let ce = message.ce || congested;
-                    self.slots.take(protocol, now, port, ce, packet);
+                    self.slots.take(protocol, now, port, ce || congested, packet);
                     continue;
                 }
                 let (header, payload) = match Header::decode(packet) {
@@ -145,7 +162,7 @@ impl Thread {
                     continue;
                 }
                 // The machine counts drops.
-                let _ = self.switch.handle(now, port, message.ce, &header, &payload);
+                let _ = self.switch.handle(now, port, ce, &header, &payload);
             }
             self.ports.received(port, message.ce, packets, bytes);
         }
@@ -241,8 +258,15 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
+                Command::Own(job, owner) => {
+                    self.slots.own(job, owner.limit != RateLimit::default());
+                    self.policer.own(self.clock.now(), job, owner);
+                }
                 Command::Install(lease, secrets, first, reply) => {
                     let installed = self.install(&lease, secrets.as_ref(), first);
+                    if installed.is_ok() {
+                        self.police(&lease);
+                    }
                     // Ports of the replaced lease, or of this one if it was refused.
                     self.forget_ports();
                     let _ = reply.send(installed);
@@ -290,6 +314,13 @@ impl Thread {
         }
     }
 
+    /// Attributes packets of a lease's neighbours to the owner of the job.
+    fn police(&mut self, lease: &Lease<SocketAddr>) {
+        let ports = &mut self.ports;
+        let neighbours = lease.neighbours().into_iter().filter_map(|address| ports.find(address));
+        self.policer.lease(self.clock.now(), lease.key().job, neighbours);
+    }
+
     fn expire(&mut self, idle: Duration) -> Vec<LeaseKey> {
         let idle_ns = u64::try_from(idle.as_nanos()).unwrap_or(u64::MAX);
         let now = self.clock.now();
@@ -308,6 +339,8 @@ impl Thread {
         self.hops.retain_leases(self.switch.lease_keys());
         let ports = [self.switch.ports(), self.slots.ports()].concat();
         let leased: FxHashSet<PortId> = ports.into_iter().collect();
+        let leases = self.switch.lease_keys().chain(self.slots.lease_keys());
+        self.policer.retain(&leases.map(|key| key.job).collect(), &leased);
         let outbound = &self.outbound;
         let sent = |port: PortId| outbound.sent(port.0 as usize);
         self.ports.retain(&leased, sent);
@@ -342,6 +375,11 @@ impl Thread {
             slots_limit,
             rows_used: self.slots.rows_used(),
             drops: self.drops(),
+            tenants: self
+                .policer
+                .tenants()
+                .map(|(name, counters)| (name.clone(), *counters))
+                .collect(),
             failures: self.outbound.failures(),
             memory_used: memory.used(),
             memory_reserved: self.switch.reserved().map(|(.., bytes)| bytes).sum::<u64>()

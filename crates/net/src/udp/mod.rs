@@ -5,6 +5,7 @@
 //! If a kernel or a device does not support it, the same calls move single packets.
 
 mod address;
+mod backlog;
 mod recv;
 mod send;
 mod socket;

@@ -8,9 +8,11 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use libc::c_int;
+use netsum_proto::policer::Backlog;
 use socket2::{Domain, Protocol, Type};
 
 use super::address::{self, RawAddress};
+use super::backlog;
 use super::wake::Wake;
 use crate::NetError;
 
@@ -119,6 +121,11 @@ impl Socket {
         // SAFETY: the descriptor is open as long as `self`, and the call writes one int to the place given.
         let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), libc::TIOCOUTQ, &mut bytes) };
         if result == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+    }
+
+    /// State of the receive buffer.
+    pub fn backlog(&self) -> Backlog {
+        backlog::of_socket(self.fd())
     }
 
     /// How long a thread polls for packets before it sleeps.

@@ -1,0 +1,249 @@
+use netsum_wire::JobId;
+
+use super::*;
+
+const PACKET: usize = 1458;
+const MS: u64 = 1_000_000;
+
+fn owner(name: &str, limit: RateLimit) -> Owner {
+    Owner { tenant: Some(name.into()), limit }
+}
+
+fn limit(bytes_per_s: u64, packets_per_s: u64) -> RateLimit {
+    RateLimit { bytes_per_s: Some(bytes_per_s), packets_per_s: Some(packets_per_s) }
+}
+
+/// Jobs 0, 1, …, each of a tenant of its own, with the neighbour of the same number.
+fn policer(tenants: u32) -> Policer {
+    let mut policer = Policer::new();
+    for number in 0..tenants {
+        policer.own(Time(0), JobId(number), owner(&number.to_string(), RateLimit::default()));
+        policer.lease(Time(0), JobId(number), [PortId(number)].into_iter());
+    }
+    policer
+}
+
+fn counters(policer: &Policer, name: &str) -> TenantCounters {
+    let mut tenants = policer.tenants();
+    *tenants.find(|(tenant, _)| &***tenant == name).expect("the tenant has a job").1
+}
+
+#[test]
+fn a_tenant_is_marked_first_and_then_dropped() {
+    let mut policer = Policer::new();
+    let [a, b] = [JobId(1), JobId(2)];
+    for (job, port) in [(a, PortId(1)), (b, PortId(2))] {
+        policer.own(Time(0), job, owner("one", limit(1_000_000_000, 1_000)));
+        policer.lease(Time(0), job, [port].into_iter());
+    }
+    // Both jobs share the bucket of 256 packets.
+    let verdicts: Vec<Verdict> = (0..300)
+        .map(|n| {
+            let (job, port) = if n % 2 == 0 { (a, PortId(1)) } else { (b, PortId(2)) };
+            policer.admit(Time(0), port, job, 100)
+        })
+        .collect();
+    let count = |wanted| verdicts.iter().filter(|&&verdict| verdict == wanted).count();
+    let dropped = Verdict::Drop(DropReason::OverRate);
+    assert_eq!([Verdict::Pass, Verdict::Mark, dropped].map(count), [128, 128, 44]);
+    assert!(verdicts.is_sorted_by_key(|verdict| match verdict {
+        Verdict::Pass => 0,
+        Verdict::Mark => 1,
+        Verdict::Drop(_) => 2,
+    }));
+    // A packet each millisecond.
+    assert_eq!(policer.admit(Time(MS), PortId(1), a, 100), Verdict::Mark);
+    assert_eq!(policer.admit(Time(MS), PortId(1), a, 100), dropped);
+    let one = counters(&policer, "one");
+    assert_eq!((one.packets, one.bytes, one.marked, one.dropped), (257, 25_700, 129, 45));
+}
+
+#[test]
+fn bytes_are_limited_as_packets_are() {
+    let mut policer = Policer::new();
+    policer.own(Time(0), JobId(1), owner("one", limit(1_000_000, 1_000_000)));
+    policer.lease(Time(0), JobId(1), [PortId(1)].into_iter());
+    let admitted = (0..1_000).filter(|_| {
+        policer.admit(Time(0), PortId(1), JobId(1), 1_024) != Verdict::Drop(DropReason::OverRate)
+    });
+    assert_eq!(admitted.count(), 256);
+}
+
+#[test]
+fn only_a_jobs_neighbours_use_its_rate() {
+    let mut policer = Policer::new();
+    policer.own(Time(0), JobId(1), owner("victim", limit(1, 1)));
+    policer.lease(Time(0), JobId(1), [PortId(1)].into_iter());
+    for _ in 0..1_000 {
+        assert_eq!(policer.admit(Time(0), PortId(9), JobId(1), 100), Verdict::Pass);
+    }
+    assert_eq!(counters(&policer, "victim").packets, 0);
+    assert_ne!(
+        policer.admit(Time(0), PortId(1), JobId(1), 100),
+        Verdict::Drop(DropReason::OverRate)
+    );
+}
+
+#[test]
+fn forged_job_numbers_cost_the_forger() {
+    let mut policer = policer(3);
+    // A switch carries jobs of several tenants.
+    let switch = PortId(9);
+    policer.lease(Time(0), JobId(0), [switch].into_iter());
+    policer.lease(Time(0), JobId(1), [switch].into_iter());
+    for job in [1, 2, 77] {
+        policer.admit(Time(0), PortId(0), JobId(job), 100);
+        policer.admit(Time(0), switch, JobId(job), 10);
+    }
+    let bytes = |name| counters(&policer, name).bytes;
+    assert_eq!(["0", "1", "2"].map(bytes), [300, 10, 0]);
+    // Once the switch's other tenant has gone, it stands for one.
+    let (jobs, ports) = ([JobId(0)], [PortId(0), switch]);
+    policer.retain(&jobs.into_iter().collect(), &ports.into_iter().collect());
+    policer.admit(Time(0), switch, JobId(77), 10);
+    assert_eq!(counters(&policer, "0").bytes, 310);
+}
+
+#[test]
+fn forgotten_jobs_leave_nothing_behind() {
+    let mut policer = policer(5);
+    let jobs = [JobId(1), JobId(4)].into_iter().collect();
+    let ports = [PortId(1), PortId(4)].into_iter().collect();
+    policer.admit(Time(0), PortId(4), JobId(4), 7);
+    policer.retain(&jobs, &ports);
+    assert_eq!(policer.tenants().count(), 2);
+    assert_eq!((policer.jobs.len(), policer.senders.len()), (2, 2));
+    assert_eq!(counters(&policer, "4").bytes, 7);
+    policer.admit(Time(0), PortId(4), JobId(4), 7);
+    policer.admit(Time(0), PortId(1), JobId(1), 5);
+    assert_eq!((counters(&policer, "4").bytes, counters(&policer, "1").bytes), (14, 5));
+    policer.retain(&FxHashSet::default(), &FxHashSet::default());
+    assert_eq!((policer.tenants().count(), policer.jobs.len()), (0, 0));
+}
+
+#[test]
+fn a_job_without_owner_stands_for_itself() {
+    let mut policer = Policer::new();
+    for job in [JobId(1), JobId(2)] {
+        policer.lease(Time(0), job, [PortId(1)].into_iter());
+    }
+    assert_eq!((policer.tenants.len(), policer.tenants().count()), (2, 0));
+}
+
+/// A switch that processes `capacity` packets per millisecond from a buffer that tenants fill with `demand` packets per
+/// millisecond each. A packet that is dropped costs a tenth. Returns what passed of each tenant in the last half of
+/// `ms` milliseconds, as a fraction of what the tenant sent.
+fn overload(demand: &[u32], capacity: u32, ms: u64) -> Vec<f64> {
+    const BUFFER: usize = 8_192;
+    let mut policer = policer(demand.len() as u32);
+    let mut queue = std::collections::VecDeque::new();
+    let (mut dropped, mut passed) = (0, vec![0u32; demand.len()]);
+    for millisecond in 0..ms {
+        // Everybody's packets are spread over the millisecond.
+        let most = demand.iter().copied().max().unwrap();
+        for step in 0..most {
+            for (tenant, &packets) in demand.iter().enumerate() {
+                let sends = (step + 1) * packets / most > step * packets / most;
+                match queue.len() < BUFFER {
+                    true if sends => queue.push_back(tenant as u32),
+                    _ => dropped += u64::from(sends),
+                }
+            }
+        }
+        let now = Time(millisecond * MS);
+        let mut tenths = 10 * capacity;
+        while tenths >= 10
+            && let Some(tenant) = queue.pop_front()
+        {
+            let verdict = policer.admit(now, PortId(tenant), JobId(tenant), PACKET);
+            let drops = matches!(verdict, Verdict::Drop(_));
+            tenths -= if drops { 1 } else { 10 };
+            passed[tenant as usize] += u32::from(!drops && millisecond >= ms / 2);
+        }
+        if queue.is_empty() {
+            policer.drained(now);
+        } else if policer.is_due(now) {
+            let (queued, limit) = (queue.len() as u64, BUFFER as u64);
+            policer.regulate(now, Backlog { queued, limit, dropped });
+        }
+    }
+    let sent = |tenant: usize| f64::from(demand[tenant]) * (ms / 2) as f64;
+    (0..demand.len()).map(|tenant| f64::from(passed[tenant]) / sent(tenant)).collect()
+}
+
+#[test]
+fn a_flood_of_one_tenant_does_not_touch_63_others() {
+    // 630 packets of a capacity of 1,000 are the others'; the flood has three times the capacity.
+    let mut demand = [10; 64];
+    demand[0] = 3_000;
+    let passed = overload(&demand, 1_000, 2_000);
+    assert!(passed[1..].iter().all(|&part| part >= 0.98), "{passed:?}");
+    assert!(passed[0] < 0.2, "{passed:?}");
+}
+
+#[test]
+fn tenants_at_their_full_share_keep_it_beside_a_flood() {
+    // Everybody but the first sends what 64 equal shares of the capacity would be; dropping the flood takes a part.
+    let mut demand = [16; 64];
+    demand[0] = 2_000;
+    let passed = overload(&demand, 1_024, 2_000);
+    let (least, most) =
+        passed[1..].iter().fold((1.0f64, 0.0f64), |(a, b), &p| (a.min(p), b.max(p)));
+    assert!(most - least < 0.02, "the others are cut alike: {passed:?}");
+    assert!(passed[0] * 2_000.0 <= 1.1 * most * 16.0, "{passed:?}");
+}
+
+#[test]
+fn without_overload_nobody_is_cut() {
+    let passed = overload(&[500, 100, 1], 1_000, 500);
+    assert!(passed.iter().all(|&part| part > 0.99), "{passed:?}");
+}
+
+#[test]
+fn a_burst_after_a_pause_is_no_overload() {
+    let mut policer = policer(1);
+    policer.admit(Time(0), PortId(0), JobId(0), PACKET);
+    policer.drained(Time(MS));
+    // A second later the buffer is full before the first packet is read.
+    let now = Time(1_000 * MS);
+    policer.drained(now);
+    assert!(!policer.is_due(now.after(MS)));
+    policer.admit(now.after(MS), PortId(0), JobId(0), PACKET);
+    policer.drained(now.after(2 * MS));
+    assert_eq!(policer.share(), None);
+}
+
+#[test]
+fn a_flood_of_strangers_cuts_no_tenant() {
+    let mut policer = policer(2);
+    let full = Backlog { queued: 9, limit: 10, dropped: 0 };
+    for job in [7, 0] {
+        policer.admit(Time(0), PortId(0), JobId(0), PACKET);
+        policer.admit(Time(0), PortId(1), JobId(1), PACKET);
+        for _ in 0..100 {
+            // Unknown senders, and a port without jobs.
+            match job {
+                0 => policer.stranger(PACKET),
+                job => _ = policer.admit(Time(0), PortId(9), JobId(job), PACKET),
+            }
+        }
+        policer.regulate(Time(10 * MS), full);
+        assert_eq!(policer.share(), None);
+    }
+}
+
+#[test]
+fn the_share_is_lifted_after_the_flood() {
+    let mut policer = policer(2);
+    let flood = |policer: &mut Policer, now| {
+        for _ in 0..10_000 {
+            policer.admit(now, PortId(0), JobId(0), PACKET);
+        }
+        policer.admit(now, PortId(1), JobId(1), PACKET);
+    };
+    flood(&mut policer, Time(0));
+    policer.regulate(Time(10 * MS), Backlog { queued: 9, limit: 10, dropped: 0 });
+    assert!(policer.share().is_some());
+    (2..200).for_each(|interval| policer.drained(Time(interval * 10 * MS)));
+    assert_eq!(policer.share(), None);
+}
