@@ -57,6 +57,12 @@ pub enum ControlError {
         /// What is wrong.
         problem: String,
     },
+    /// The process cannot be confined as it was told.
+    #[error("cannot confine the process: {problem}")]
+    Sandbox {
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// The listening address is in use or does not belong to this machine.
     #[error("cannot listen at {address}: {reason}")]
     Listen {

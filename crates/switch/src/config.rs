@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
+use netsum_sandbox::SandboxArguments;
 use netsum_topo::{Bytes, Fabric, SLOTS_USUAL, SlotPolicy};
 
 use crate::SwitchError;
@@ -63,6 +64,9 @@ pub struct Arguments {
     /// Serve Prometheus metrics here, as 127.77.2.1:9100, over TLS with credentials; overrides the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    /// What the process gives up once it has started
+    #[command(flatten)]
+    pub sandbox: SandboxArguments,
 }
 
 /// Role of a process in the fabric.

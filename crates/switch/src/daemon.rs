@@ -55,6 +55,15 @@ pub struct Daemon {
 impl Daemon {
     /// Opens the sockets and starts the data thread; the controller is not needed for that.
     pub async fn start(config: Config) -> Result<Daemon, SwitchError> {
+        Daemon::start_confined(config, |_| Ok(())).await
+    }
+
+    /// The same. Once all sockets are open and before a thread is started, `confine` may restrict the process. It is told
+    /// whether the in-kernel switch is at work. Errors: also those of `confine`.
+    pub async fn start_confined(
+        config: Config,
+        confine: impl FnOnce(bool) -> Result<(), SwitchError>,
+    ) -> Result<Daemon, SwitchError> {
         let controller = endpoint(&config)?;
         let options = SwitchOptions {
             bind: config.listen,
@@ -70,8 +79,8 @@ impl Daemon {
             }
         };
         let driver = match &config.accelerator {
-            None => SwitchDriver::start_behind(&options, &config.ports)?,
-            Some(device) => SwitchDriver::start_on(&options, device)?,
+            None => SwitchDriver::start_confined(&options, &config.ports, confine)?,
+            Some(device) => SwitchDriver::start_confined_on(&options, device, || confine(false))?,
         };
         let driver = Arc::new(driver);
         let socket = driver.socket();

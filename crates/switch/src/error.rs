@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use netsum_control::ControlError;
 use netsum_net::NetError;
+use netsum_sandbox::SandboxError;
 use netsum_topo::TopoError;
 
 /// Errors of the daemon.
@@ -71,6 +72,9 @@ pub enum SwitchError {
         /// The system's error.
         source: io::Error,
     },
+    /// The process cannot be confined as it was told.
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     /// The session with the controller ended by itself, which is a bug.
     #[error("the session with the controller has ended; start the switch anew")]
     SessionEnded,

@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use netsum_sandbox::{Daemon as Kind, SandboxArguments};
 use netsum_switch::{Arguments, Config, Daemon, SwitchError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<(), SwitchError> {
+    let options = arguments.sandbox.clone();
     let config = Config::new(arguments)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
@@ -33,10 +35,20 @@ fn run(arguments: Arguments) -> Result<(), SwitchError> {
     runtime.block_on(async {
         let name = config.name.clone();
         let shutdown = shutdown()?;
-        let daemon = Daemon::start(config).await?;
+        let daemon =
+            Daemon::start_confined(config, |in_kernel| confine(&options, in_kernel)).await?;
         announce(&name, &daemon);
         daemon.run(shutdown).await
     })
+}
+
+/// Gives up what the daemon does not need.
+fn confine(options: &SandboxArguments, in_kernel: bool) -> Result<(), SwitchError> {
+    let kind = if in_kernel { Kind::InKernelSwitch } else { Kind::Switch };
+    match options.sandbox(kind)? {
+        Some(sandbox) => Ok(sandbox.enter()?),
+        None => Ok(()),
+    }
 }
 
 /// Tells the parent process that the data socket is open. A closed stdout is no reason to stop.

@@ -73,9 +73,46 @@ fn serves_without_a_controller_and_stops_when_asked() {
     assert!(page.contains("netsum_switch_leases{switch=\"s0\"} 0"), "{page}");
     assert!(page.ends_with("# EOF\n"), "{page}");
     assert!(get(metrics, "/").starts_with("HTTP/1.1 404"));
+    assert_eq!(confinement(&process), ["0000000000000000", "1", "2"]);
     let pid = process.0.id().to_string();
     assert!(Command::new("kill").arg(&pid).status().unwrap().success());
     assert!(process.0.wait().unwrap().success());
+}
+
+/// Effective capabilities, whether new privileges are refused, and whether system calls are filtered (2), of the data
+/// thread and of all others.
+fn confinement(process: &Process) -> [String; 3] {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.0.id())).unwrap();
+    let of_task = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("status")).unwrap();
+        ["CapEff:", "NoNewPrivs:", "Seccomp:"].map(|name| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+            line.trim().to_owned()
+        })
+    };
+    let mut all: Vec<[String; 3]> = tasks.map(|task| of_task(task.unwrap())).collect();
+    assert!(all.len() > 1, "the data thread is one of them");
+    all.dedup();
+    assert_eq!(all.len(), 1, "{all:?}");
+    all.remove(0)
+}
+
+#[test]
+fn the_sandbox_can_be_left_out_and_a_user_must_exist() {
+    let (nobody, listen) = (free().to_string(), free().to_string());
+    let base = ["--name", "s0", "--controller", &nobody, "--listen", &listen];
+    let mut process = Process(command(&base).arg("--no-sandbox").spawn().unwrap());
+    assert_eq!(ready_line(&mut process), format!("ready s0 {listen}"));
+    assert_eq!(confinement(&process)[2], "0");
+    process.0.kill().unwrap();
+    process.0.wait().unwrap();
+    let mut text = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert!(text.contains("--no-sandbox"), "{text}");
+    let got = output(&[&base[..], &["--user", "no such user"]].concat());
+    let text = String::from_utf8(got.stderr).unwrap();
+    assert!(text.contains("no user \"no such user\" in /etc/passwd"), "{text}");
+    assert_eq!(got.status.code(), Some(1));
 }
 
 /// Without the in-kernel switch, for any reason, the process reports it and adds everything in user space.

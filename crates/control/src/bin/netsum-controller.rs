@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use netsum_control::decide::Settings;
 use netsum_control::{Config, ControlError, Controller, Security};
+use netsum_sandbox::{Daemon, Privilege, SandboxArguments};
 use netsum_topo::Fabric;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -47,6 +48,8 @@ struct Arguments {
     /// Log as JSON, one line per event.
     #[arg(long)]
     json_log: bool,
+    #[command(flatten)]
+    sandbox: SandboxArguments,
     /// Check the fabric file and exit.
     #[arg(long)]
     check: bool,
@@ -150,12 +153,39 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
     let security = Security::of_folder(credentials(arguments))?;
     let store = store_file(arguments.store.as_deref(), &fabric.name)?;
     let mut stop = Stop::new()?;
+    confine(&arguments.sandbox, listen, store.as_deref())?;
     let controller = Controller::start(Config { fabric, listen, store, settings, security })?;
     println!("ready {}", controller.address());
     stop.wait();
     controller.stop();
     Ok(())
 }
+
+/// Gives up what the controller does not need. Its port is opened later, by the user that it has become.
+fn confine(
+    options: &SandboxArguments,
+    listen: SocketAddr,
+    store: Option<&Path>,
+) -> Result<(), ControlError> {
+    let confined = options.sandbox(Daemon::Controller).and_then(|sandbox| {
+        let Some(mut sandbox) = sandbox else { return Ok(()) };
+        if (1..FIRST_FREE_PORT).contains(&listen.port()) {
+            sandbox.keep.push(Privilege::NET_BIND_SERVICE);
+        }
+        // Beside the store's file SQLite keeps its log.
+        let folder =
+            store.and_then(Path::parent).map(|folder| match folder.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => folder,
+            });
+        sandbox.writable.extend(folder.map(Path::to_owned));
+        sandbox.enter()
+    });
+    confined.map_err(|error| ControlError::Sandbox { problem: error.to_string() })
+}
+
+/// Lower ports are for privileged processes; 0 lets the system choose a higher one.
+const FIRST_FREE_PORT: u16 = 1024;
 
 /// The folder of the credentials. An empty variable is an absent one.
 fn credentials(arguments: &Arguments) -> Option<&Path> {

@@ -1,6 +1,7 @@
 //! A real controller on a real port, with switches and workers that use the real clients.
 
 mod hostile;
+mod sandboxed;
 mod scene;
 mod secure;
 mod tls_check;

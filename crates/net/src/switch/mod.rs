@@ -88,8 +88,20 @@ impl SwitchDriver {
         options: &SwitchOptions,
         interfaces: &[String],
     ) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::start_confined(options, interfaces, |_| Ok::<(), NetError>(()))
+    }
+
+    /// The same; once the socket is open and the in-kernel switch attached, `confine` restricts the calling thread, and
+    /// so the thread that it starts. `confine` is told whether the in-kernel switch is at work. Errors: also those of
+    /// `confine`.
+    pub fn start_confined<E: From<NetError>>(
+        options: &SwitchOptions,
+        interfaces: &[String],
+        confine: impl FnOnce(bool) -> Result<(), E>,
+    ) -> Result<SwitchDriver, E> {
         SwitchDriver::with(options, |socket, inbox, wake| {
             let worker = thread::Thread::new(socket, options, interfaces, inbox, wake);
+            confine(worker.in_kernel())?;
             let in_kernel = worker.in_kernel();
             Ok(DriverThread {
                 run: Box::new(move || worker.run()),
@@ -102,7 +114,18 @@ impl SwitchDriver {
     /// Like `start`, with an accelerator that adds: the device that listens at the Unix socket `device`
     /// (docs/accelerator-device.md). Its memory replaces that of `options`.
     pub fn start_on(options: &SwitchOptions, device: &Path) -> Result<SwitchDriver, NetError> {
+        SwitchDriver::start_confined_on(options, device, || Ok::<(), NetError>(()))
+    }
+
+    /// The same; once the socket is open, and before the device is connected, `confine` restricts the calling thread, and
+    /// so all that it starts. Errors: also those of `confine`.
+    pub fn start_confined_on<E: From<NetError>>(
+        options: &SwitchOptions,
+        device: &Path,
+        confine: impl FnOnce() -> Result<(), E>,
+    ) -> Result<SwitchDriver, E> {
         SwitchDriver::with(options, |socket, inbox, wake| {
+            confine()?;
             let worker = accelerator::Thread::new(socket, device, inbox, wake)?;
             let fragment_limit = Some(worker.fragment_limit());
             Ok(DriverThread {
@@ -113,10 +136,10 @@ impl SwitchDriver {
         })
     }
 
-    fn with(
+    fn with<E: From<NetError>>(
         options: &SwitchOptions,
-        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<DriverThread, NetError>,
-    ) -> Result<SwitchDriver, NetError> {
+        make: impl FnOnce(Socket, Receiver<Command>, Arc<Wake>) -> Result<DriverThread, E>,
+    ) -> Result<SwitchDriver, E> {
         let socket = Socket::bind(options.bind, &options.socket)?;
         let (local, report) = (socket.local_addr(), socket.report());
         let wake = Arc::new(Wake::new()?);
