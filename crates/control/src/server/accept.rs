@@ -1,8 +1,7 @@
 //! Secures accepted connections: handshakes run beside each other, each with a deadline.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use tonic::transport::server::Connected;
 use super::actor::AUDIT;
 use super::authorisation::{Certificate, Peer};
 use super::connections::{Connection, Incoming};
+use super::handshakes::{Handshake, Handshakes};
 use super::revocations::{Guarded, Revocations};
 use crate::connection::Secured;
 use crate::log_rate::LogRate;
@@ -45,49 +45,6 @@ pub(super) async fn run(
     }
 }
 
-/// The handshakes in progress. One address gets half of the places, so that no address can shut out the others.
-#[derive(Debug, Clone)]
-pub(super) struct Handshakes {
-    most: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-/// A handshake in progress.
-#[derive(Debug)]
-pub(super) struct Handshake {
-    address: IpAddr,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl Handshakes {
-    pub fn new(most: usize) -> Handshakes {
-        Handshakes { most, open: Arc::default() }
-    }
-
-    /// A place, if there is one, until the result is dropped.
-    pub fn begin(&self, address: IpAddr) -> Option<Handshake> {
-        let mut open = lock(&self.open);
-        let (all, own) = (open.values().sum::<usize>(), open.get(&address).copied().unwrap_or(0));
-        if all >= self.most || own >= self.most / 2 {
-            return None;
-        }
-        open.insert(address, own + 1);
-        Some(Handshake { address, open: self.open.clone() })
-    }
-}
-
-impl Drop for Handshake {
-    fn drop(&mut self) {
-        let mut open = lock(&self.open);
-        let others = open.get(&self.address).map_or(0, |own| own - 1);
-        if others == 0 {
-            open.remove(&self.address);
-        } else {
-            open.insert(self.address, others);
-        }
-    }
-}
-
 struct Acceptor {
     security: Security,
     revocations: Revocations,
@@ -99,10 +56,16 @@ impl Acceptor {
     /// Secures a connection and hands it over.
     async fn admit(self: Arc<Acceptor>, connection: Connection, handshake: Handshake) {
         let address = connection.peer();
-        let secured = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.secure(connection)).await;
+        let secured = tokio::select! {
+            secured = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.secure(connection)) => {
+                secured.unwrap_or_else(|_| Err(format!("no handshake within {HANDSHAKE_TIMEOUT:?}")))
+            }
+            () = handshake.evicted() => {
+                Err("too many handshakes are in progress, most of them from there".to_owned())
+            }
+        };
         drop(handshake);
-        match secured.unwrap_or_else(|_| Err(format!("no handshake within {HANDSHAKE_TIMEOUT:?}")))
-        {
+        match secured {
             Ok(connection) => drop(self.connections.send(Ok(connection)).await),
             Err(reason) => self.log(address, &reason),
         }
@@ -151,22 +114,3 @@ const HANDSHAKES: usize = 1024;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A fabric's hosts that all start with wrong credentials are each named.
 const LOG_BURST: u32 = 64;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_address_does_not_take_all_places() {
-        let handshakes = Handshakes::new(4);
-        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
-        let mut held: Vec<_> = (0..2).map(|_| handshakes.begin(one).unwrap()).collect();
-        assert!(handshakes.begin(one).is_none());
-        held.extend((0..2).map(|_| handshakes.begin(other).unwrap()));
-        assert!(handshakes.begin("192.0.2.3".parse().unwrap()).is_none());
-        held.remove(0);
-        assert!(handshakes.begin(one).is_some());
-        held.clear();
-        assert!(lock(&handshakes.open).is_empty());
-    }
-}

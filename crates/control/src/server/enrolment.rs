@@ -1,9 +1,10 @@
 //! The authority as a server, for the time in which new machines join, and the machines' side.
 
-use std::net::SocketAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use netsum_identity::{
@@ -16,7 +17,6 @@ use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 
-use super::accept::Handshakes;
 use crate::connection::Secured;
 use crate::error::ControlError;
 
@@ -109,8 +109,56 @@ async fn ask(address: &str, joining: &Joining) -> Result<Vec<u8>, String> {
     read(&mut stream, REPLY_MAX).await.map_err(|error| error.to_string())
 }
 
+/// The exchanges in progress. One address gets half of the places, so that no address can shut out the others. Nobody is
+/// evicted: a place stays taken while its secret is penalised.
+#[derive(Debug, Clone)]
+struct Places {
+    most: usize,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+/// An exchange in progress.
+#[derive(Debug)]
+struct Place {
+    address: IpAddr,
+    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
+}
+
+impl Places {
+    fn new(most: usize) -> Places {
+        Places { most, open: Arc::default() }
+    }
+
+    /// A place, if there is one, until the result is dropped.
+    fn begin(&self, address: IpAddr) -> Option<Place> {
+        let mut open = lock(&self.open);
+        let (all, own) = (open.values().sum::<usize>(), open.get(&address).copied().unwrap_or(0));
+        if all >= self.most || own >= self.most / 2 {
+            return None;
+        }
+        open.insert(address, own + 1);
+        Some(Place { address, open: self.open.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = lock(&self.open);
+        let others = open.get(&self.address).map_or(0, |own| own - 1);
+        if others == 0 {
+            open.remove(&self.address);
+        } else {
+            open.insert(self.address, others);
+        }
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 async fn serve(listener: TcpListener, enrolment: Arc<Enrolment>, report: SyncSender<Attempt>) {
-    let places = Handshakes::new(PLACES);
+    let places = Places::new(PLACES);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             sleep(PAUSE).await;
@@ -187,3 +235,22 @@ const PENALTY: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(100);
 const STOP: Duration = Duration::from_secs(1);
 const ATTEMPTS_QUEUED: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_address_does_not_take_all_places() {
+        let places = Places::new(4);
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        let mut held: Vec<_> = (0..2).map(|_| places.begin(one).unwrap()).collect();
+        assert!(places.begin(one).is_none());
+        held.extend((0..2).map(|_| places.begin(other).unwrap()));
+        assert!(places.begin("192.0.2.3".parse().unwrap()).is_none());
+        held.remove(0);
+        assert!(places.begin(one).is_some());
+        held.clear();
+        assert!(lock(&places.open).is_empty());
+    }
+}

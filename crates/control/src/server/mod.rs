@@ -6,6 +6,7 @@ mod authorisation;
 mod call_layer;
 mod connections;
 mod enrolment;
+mod handshakes;
 mod owner;
 mod revocations;
 mod service;

@@ -414,3 +414,22 @@ fn every_decision_is_in_the_audit_log() {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
+
+#[test]
+fn two_hosts_that_hold_all_handshakes_keep_nobody_out() {
+    let secure = Secure::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // As many as there are places. They connect before the viewer does, so they are accepted before it.
+    let silent = runtime.block_on(async {
+        let mut silent = Vec::new();
+        for number in 0..1024 {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            let host = [127, 0, 0, 2 + (number % 2) as u8];
+            socket.bind(SocketAddr::from((host, 0))).unwrap();
+            silent.push(socket.connect(secure.address()).await.unwrap());
+        }
+        silent
+    });
+    assert_eq!(client::fabric(&secure.endpoint("viewer"), PATIENCE).unwrap().name, "leaf-spine");
+    drop(silent);
+}
