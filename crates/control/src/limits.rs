@@ -58,6 +58,12 @@ pub(crate) const DESCRIPTORS_RESERVED: usize = 64;
 pub(crate) const CALLS_PER_CONNECTION: u32 = 16;
 /// Bytes that a peer may send on a stream before the controller reads them; on a connection four times as many.
 pub(crate) const STREAM_WINDOW: u32 = 64 << 10;
+/// Maximum number of bytes of messages that have begun to arrive: some reports of the largest switches at once. Beyond it
+/// only messages of [`INCOMPLETE_FREE`] bytes may arrive in parts.
+pub(crate) const INCOMPLETE_MAX: usize = 64 << 20;
+/// See [`INCOMPLETE_MAX`]; most messages, and with all calls of all connections at most a gigabyte.
+pub(crate) const INCOMPLETE_FREE: usize = 4 << 10;
+const _: () = assert!(CONNECTIONS_MAX * CALLS_PER_CONNECTION as usize * INCOMPLETE_FREE <= 1 << 30);
 /// Number of messages that wait for the owner of the state.
 pub(crate) const MESSAGES_MAX: usize = 1024;
 /// Maximum number of calls and new streams among these; the other places are for reports.

@@ -79,6 +79,51 @@ fn serves_without_a_controller_and_stops_when_asked() {
     assert!(process.0.wait().unwrap().success());
 }
 
+/// Resident memory of the process, in KiB.
+fn resident(process: &Process) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn a_flood_of_strangers_takes_no_memory() {
+    let (nobody, listen, metrics) = (free().to_string(), free().to_string(), free());
+    let mut process = Process(
+        command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])
+            .args(["--memory", "1MiB", "--metrics", &metrics.to_string()])
+            .spawn()
+            .unwrap(),
+    );
+    ready_line(&mut process);
+    let dropped = || {
+        let page = get(metrics, "/metrics");
+        let line = page.lines().find(|line| line.contains("reason=\"unknown_sender\""));
+        line.map_or(0, |line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap())
+    };
+    // Headers of every protocol, and none; from many addresses. Some packets may be lost on the way.
+    let flood = || {
+        let strangers: Vec<_> = (0..100).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+        for round in 0..100u8 {
+            for stranger in &strangers {
+                let packet = [[0x11, 0x12, 0x21, 0x31, round][usize::from(round % 5)]; 1400];
+                stranger.send_to(&packet, &listen).unwrap();
+            }
+        }
+    };
+    // The first flood touches the receive memory.
+    flood();
+    while dropped() == 0 {}
+    let before = resident(&process);
+    (0..5).for_each(|_| flood());
+    assert!(dropped() > 0);
+    let after = resident(&process);
+    assert!(after <= before + MARGIN_KIB, "{before} KiB became {after} KiB");
+}
+
+/// Allocators and scrapes of metrics.
+const MARGIN_KIB: u64 = 2 << 10;
+
 /// Effective capabilities, whether new privileges are refused, and whether system calls are filtered (2), of the data
 /// thread and of all others.
 fn confinement(process: &Process) -> [String; 3] {

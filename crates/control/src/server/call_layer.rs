@@ -1,4 +1,5 @@
-//! What surrounds every call: its connection is busy until the call ends, and a shared reply becomes its body.
+//! What surrounds every call: its connection is busy until the call ends, its incomplete message counts, and a shared
+//! reply becomes its body.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ use tonic::server::NamedService;
 
 use super::authorisation::Peer;
 use super::connections::{Call, Connections};
+use super::incomplete::Incomplete;
 use super::status_cache::{Encoded, ReplyBody};
 
 /// The service, with its connections.
@@ -21,11 +23,12 @@ use super::status_cache::{Encoded, ReplyBody};
 pub(super) struct CallLayer<S> {
     service: S,
     connections: Connections,
+    incomplete: Incomplete,
 }
 
 impl<S> CallLayer<S> {
     pub fn new(service: S, connections: Connections) -> CallLayer<S> {
-        CallLayer { service, connections }
+        CallLayer { service, connections, incomplete: Incomplete::default() }
     }
 }
 
@@ -48,7 +51,8 @@ where
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let call = self.connections.begin_call(peer(request.extensions()));
-        let answer = self.service.call(request);
+        let incomplete = &self.incomplete;
+        let answer = self.service.call(request.map(|body| incomplete.metered(body)));
         Box::pin(async move {
             let mut response = answer.await?;
             if let Some(reply) = response.extensions_mut().remove::<Arc<Encoded>>() {

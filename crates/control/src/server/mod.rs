@@ -7,6 +7,7 @@ mod call_layer;
 mod connections;
 mod enrolment;
 mod handshakes;
+mod incomplete;
 mod owner;
 mod revocations;
 mod service;
