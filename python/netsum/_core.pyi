@@ -42,8 +42,10 @@ __all__ = [
     "pack_front",
     "pack_kinds",
     "pack_trees",
+    "rekey_job",
     "replan_trees",
     "status",
+    "stop_job",
     "topology",
     "verify_trees",
     "version",
@@ -307,7 +309,7 @@ def ca_join(token: str, out: Path) -> tuple[str, int]:
 class Enrolment:
     """The authority in a folder, served at `listen` ("address:port") for machines that join by a token."""
 
-    def __init__(self, authority: Path, listen: str, days: int) -> None: ...
+    def __new__(cls, authority: Path, listen: str, days: int) -> Enrolment: ...
     def address(self) -> str:
         """The listening address; empty once it is closed."""
 

@@ -210,3 +210,24 @@ fn a_worker_without_keys_and_a_switch_with_keys_do_not_talk() {
     wait_dropped(&fabric.racks[1], "bad_tag", 1);
     assert_eq!(fabric.root.snapshot().unwrap().trees[0].counters.released, 0);
 }
+
+#[test]
+fn a_key_that_comes_after_the_plan_is_taken_into_use() {
+    let fabric = Fabric::new(Mac::Aegis);
+    (0..4).for_each(|rank| fabric.begin_with(rank, None));
+    let op = |rank| operation(0, FORMAT, &numbers(Dtype::F32, rank, NUMEL));
+    let buffers: Vec<_> =
+        fabric.members.iter().enumerate().map(|(rank, m)| submit(m, op(rank))).collect();
+    wait_dropped(&fabric.racks[0], "bad_tag", 1);
+    wait_dropped(&fabric.racks[1], "bad_tag", 1);
+    for (rank, member) in fabric.members.iter().enumerate() {
+        let secrets = || Secrets::Hops(vec![keys(Mac::Aegis, 1, rank)]);
+        member.driver.secure(secrets());
+        // Again changes nothing: packet numbers go on.
+        member.driver.secure(secrets());
+    }
+    fabric.members.iter().for_each(|member| wait_done(member, 0));
+    let expected = expected(FORMAT, 4, NUMEL);
+    assert!(buffers.iter().all(|buffer| bytes_of(buffer) == expected));
+    assert!(fabric.snapshots().iter().all(|snapshot| drops(snapshot, "replay") == 0));
+}

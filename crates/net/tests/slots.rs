@@ -596,8 +596,25 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
         assert!(started.elapsed() < PATIENCE, "no packet of a stranger was dropped");
     }
     assert_eq!(dropped(DropReason::BadTag), 0);
+    // A result that would be decoded.
+    let header = netsum_wire::switchml::Header {
+        kind: netsum_wire::switchml::Kind::Result,
+        resent: false,
+        arithmetic: Arithmetic::Wrapping,
+        worker: netsum_wire::switchml::NOBODY,
+        job: JobId(1),
+        round: 0,
+        chunk: 0,
+        epoch: Epoch(1),
+        slot: 0,
+        n_elems: 0,
+        next_exponent: 0,
+        tag: 1,
+    };
+    let mut untagged = [0; netsum_wire::switchml::HEADER_LEN];
+    header.encode(&mut untagged);
     while dropped(DropReason::BadTag) == 0 {
-        switch.send_to(&[0xff; 200], driver.local_addr()).unwrap();
+        switch.send_to(&untagged, driver.local_addr()).unwrap();
         assert!(started.elapsed() < PATIENCE, "no packet without a tag was dropped");
     }
 }

@@ -10,7 +10,7 @@ use netsum_proto::{
     AcceptedResult, DropReason, OutgoingPacket, PortId, Secrets, Time, Worker, WorkerConfig,
     WorkerMachine, WorkerTags, with_worker,
 };
-use netsum_wire::{PacketHeader, TreeId};
+use netsum_wire::{PacketHeader, Protocol, TreeId};
 
 /// An operation that is summed on trees.
 #[derive(Clone, Debug)]
@@ -55,6 +55,7 @@ struct Epoch {
     window: usize,
     frozen: bool,
     tags: WorkerTags,
+    protocol: Protocol,
     switches: Vec<PortId>,
 }
 
@@ -79,12 +80,23 @@ impl DataPlane {
     ) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         let window = config.settings().retained;
-        let tags = WorkerTags::new(config.protocol(), secrets);
+        let protocol = config.protocol();
+        let tags = WorkerTags::new(protocol, secrets);
         let worker = Worker::starting_at(now, config, first);
         let retained = BTreeMap::new();
-        self.epoch = Some(Epoch { worker, retained, window, frozen: false, tags, switches });
+        self.epoch =
+            Some(Epoch { worker, retained, window, frozen: false, tags, protocol, switches });
         for operation in std::mem::take(&mut self.backlog) {
             self.submit(operation);
+        }
+    }
+
+    /// Seals packets under `secrets` in an epoch that began without.
+    pub fn secure(&mut self, secrets: Secrets) {
+        if let Some(epoch) = &mut self.epoch
+            && matches!(epoch.tags, WorkerTags::None)
+        {
+            epoch.tags = WorkerTags::new(epoch.protocol, Some(secrets));
         }
     }
 

@@ -143,6 +143,16 @@ impl State {
         Ok(())
     }
 
+    /// Gives the trees the key of the plan in use, if the plan came first: another rank may hand it on sooner than the
+    /// controller's stream brings the key.
+    pub(super) fn secure(&self) {
+        if let (true, Some(plan), Some(driver)) = (self.trees, &self.plan, &self.driver)
+            && let Some(secrets) = worker_secrets(&plan.0, &self.rank_keys)
+        {
+            driver.secure(secrets);
+        }
+    }
+
     /// Gives the rest of an operation to a path.
     fn go_on(&mut self, operation: Remaining, rest: Path, old_fragment_bytes: u16) {
         let left = count(&operation.submission, old_fragment_bytes);

@@ -308,7 +308,10 @@ impl State {
                 tracing::warn!(%reason, "the controller is away");
                 self.away = Some(reason);
             }
-            WorkerNotice::RankKey(id, key) => self.rank_keys.insert(id, key),
+            WorkerNotice::RankKey(id, key) => {
+                self.rank_keys.insert(id, key);
+                self.secure();
+            }
             WorkerNotice::Plan(plan) => {
                 if self.core.failure().is_none() {
                     self.machine.handle_plan(self.now(), ControllerPlan(Arc::from(plan)));

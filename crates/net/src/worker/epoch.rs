@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use netsum_proto::{Secrets, Time, Worker, WorkerTags};
-use netsum_wire::TreeId;
+use netsum_wire::{Protocol, TreeId};
 
 use super::retained::Retained;
 use super::{TreeOperation, WorkerPlan};
@@ -16,6 +16,7 @@ pub(super) struct Epoch {
     /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
     pub(super) tags: WorkerTags,
+    protocol: Protocol,
     /// Senders of the results of each tree.
     pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
@@ -34,7 +35,8 @@ pub(super) struct Active {
 
 impl Epoch {
     pub(super) fn new(now: Time, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) -> Epoch {
-        let tags = WorkerTags::new(plan.config.protocol(), secrets);
+        let protocol = plan.config.protocol();
+        let tags = WorkerTags::new(protocol, secrets);
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
         destinations.sort();
@@ -47,8 +49,16 @@ impl Epoch {
             worker: Worker::starting_at(now, config, first),
             frozen: false,
             tags,
+            protocol,
             switches,
             destinations,
+        }
+    }
+
+    /// Seals packets from now on, if they are not sealed yet: packet numbers must not start again.
+    pub(super) fn secure(&mut self, secrets: Secrets) {
+        if matches!(self.tags, WorkerTags::None) {
+            self.tags = WorkerTags::new(self.protocol, Some(secrets));
         }
     }
 

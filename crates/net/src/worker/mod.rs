@@ -119,6 +119,7 @@ pub struct WorkerDriver {
 enum Command {
     /// With the initial number of every tree.
     Begin(WorkerPlan, Option<Secrets>, u64),
+    Secure(Secrets),
     Submit(TreeOperation),
     Freeze(Sender<Progress>),
     Fetch(Vec<u64>, Sender<Vec<Option<Vec<u8>>>>),
@@ -181,6 +182,12 @@ impl WorkerDriver {
         let (trees, switches) = (plan.config.settings().trees, plan.switches.len());
         assert_eq!(trees, switches, "a plan names one switch per tree");
         self.send_command(Command::Begin(plan, secrets, first));
+    }
+
+    /// Seals packets under `secrets` in an epoch that began without: the key may arrive after the plan. What was sent
+    /// before, switches have refused; it is sent again.
+    pub fn secure(&self, secrets: Secrets) {
+        self.send_command(Command::Secure(secrets));
     }
 
     /// Starts an operation, or queues it until an epoch starts. Panics if the buffer is too small.

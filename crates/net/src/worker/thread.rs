@@ -254,6 +254,11 @@ impl Thread {
             // Errors mean that the caller has gone and needs no answer.
             match command {
                 Command::Begin(plan, secrets, first) => self.begin(plan, secrets, first),
+                Command::Secure(secrets) => {
+                    if let Some(epoch) = &mut self.epoch {
+                        epoch.secure(secrets);
+                    }
+                }
                 Command::Submit(operation) => self.submit(operation),
                 Command::Freeze(reply) => {
                     let _ = reply.send(self.freeze());

@@ -203,7 +203,15 @@ impl World {
             FromController::Plan(plan) => self.plan_arrives(place, plan),
             FromController::RankKey(message) => {
                 let key = message.key.and_then(|key| key.key().ok()).expect("a valid key");
-                self.rank(place).rank_keys.insert(message.key_id, key);
+                let rank = self.rank(place);
+                rank.rank_keys.insert(message.key_id, key);
+                // Another rank may have handed the plan on before.
+                let plan = rank.handover.plan();
+                if let Some(secrets) =
+                    plan.and_then(|plan| worker_secrets(&plan.0, &rank.rank_keys))
+                {
+                    rank.data.secure(secrets);
+                }
             }
             FromController::PeerLost(lost) => {
                 let reason = format!("rank {} is lost: {}", lost.rank, lost.reason);
