@@ -1,6 +1,7 @@
 """`netsum top`."""
 
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -57,7 +58,7 @@ def _bits_per_s(before: int, now: int, seconds: float) -> float:
     return 8 * (now - before if now >= before else now) / seconds
 
 
-def _watch(address: str, credentials: str | None, before: ControllerStatus) -> None:
+def _watch(address: str, credentials: Path | None, before: ControllerStatus) -> None:
     with Live(console=console, screen=console.is_terminal, auto_refresh=False) as live:
         last = time.monotonic()
         while True:
