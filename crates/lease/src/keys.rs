@@ -66,14 +66,18 @@ pub fn lease_secrets(
     Some(Secrets::Hops(node.children.iter().copied().chain(parent).map(hop).collect()))
 }
 
-/// The keys of a rank's packets under a plan; `None`: they have no tags, or the rank does not have the key.
+/// The keys of a rank's packets under a plan; `None`: they have no tags. Of no hop if the rank does not have the plan's
+/// key yet: then it must accept nothing.
 pub fn worker_secrets(plan: &JobPlan, rank_keys: &RankKeys) -> Option<Secrets> {
     if plan.plan.protocol.has_tags() {
         return plan.key.map(Secrets::Job);
     }
+    if plan.key_id == 0 {
+        return None;
+    }
     let trees = 0..plan.plan.trees.len() as u8;
     let hop = |key| trees.map(|tree| rank_hop(key, plan.plan.epoch, tree)).collect();
-    rank_keys.get(plan.key_id).map(hop).map(Secrets::Hops)
+    Some(Secrets::Hops(rank_keys.get(plan.key_id).map(hop).unwrap_or_default()))
 }
 
 /// The keys between a rank and its switch in a tree.

@@ -214,7 +214,7 @@ fn a_worker_without_keys_and_a_switch_with_keys_do_not_talk() {
 #[test]
 fn a_key_that_comes_after_the_plan_is_taken_into_use() {
     let fabric = Fabric::new(Mac::Aegis);
-    (0..4).for_each(|rank| fabric.begin_with(rank, None));
+    (0..4).for_each(|rank| fabric.begin_with(rank, Some(Secrets::Hops(Vec::new()))));
     let op = |rank| operation(0, FORMAT, &numbers(Dtype::F32, rank, NUMEL));
     let buffers: Vec<_> =
         fabric.members.iter().enumerate().map(|(rank, m)| submit(m, op(rank))).collect();

@@ -129,7 +129,7 @@ pub enum WorkerTags {
     None,
     /// In the header, under the job's key.
     Job(JobKey),
-    /// Sealed packets, by tree.
+    /// Sealed packets, by tree. None: the keys have not arrived; until then nothing is accepted.
     Hops(Vec<Hop>),
 }
 
@@ -148,7 +148,18 @@ impl WorkerTags {
     /// Bytes between the header and the payload.
     #[inline]
     pub fn extension_len(&self) -> usize {
-        if matches!(self, WorkerTags::Hops(_)) { seal::EXTENSION_LEN } else { 0 }
+        match self {
+            WorkerTags::Hops(hops) if !hops.is_empty() => seal::EXTENSION_LEN,
+            _ => 0,
+        }
+    }
+
+    /// Takes keys into use that have arrived after the plan. In other cases it changes nothing: packet numbers must not
+    /// start again, and packets of a trusted fabric stay as they are.
+    pub fn secure(&mut self, protocol: Protocol, secrets: Secrets) {
+        if matches!(self, WorkerTags::Hops(hops) if hops.is_empty()) {
+            *self = WorkerTags::new(protocol, Some(secrets));
+        }
     }
 
     /// Checks a packet from the parent in a tree before the machine handles it. Errors: `BadTag`, `Replay`.
@@ -328,6 +339,24 @@ mod tests {
         sealed[0] = panama::VERSION;
         assert_eq!(hops.take(CHILD, &sealed), Err(DropReason::BadTag));
         assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &sealed), Ok(()), "of no key");
+    }
+
+    #[test]
+    fn a_worker_whose_keys_are_on_their_way_accepts_nothing() {
+        let (tree, panama) = (TreeId(0), Protocol::Panama);
+        let mut tags = WorkerTags::new(panama, Some(Secrets::Hops(Vec::new())));
+        let mut unsealed = [0; panama::HEADER_LEN];
+        unsealed[0] = panama::VERSION;
+        let mut parent = Hop::to_child(keys(0));
+        assert_eq!(tags.open(tree, &unsealed), Err(DropReason::BadTag));
+        assert_eq!(tags.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
+        tags.secure(panama, Secrets::Hops(vec![keys(0)]));
+        assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()));
+        tags.secure(panama, Secrets::Hops(vec![keys(1)]));
+        assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()), "the first keys stay");
+        let mut trusted = WorkerTags::new(panama, None);
+        trusted.secure(panama, Secrets::Hops(vec![keys(0)]));
+        assert_eq!(trusted.open(tree, &unsealed), Ok(()));
     }
 
     #[test]

@@ -91,12 +91,10 @@ impl DataPlane {
         }
     }
 
-    /// Seals packets under `secrets` in an epoch that began without.
+    /// Takes keys into use that have arrived after the plan.
     pub fn secure(&mut self, secrets: Secrets) {
-        if let Some(epoch) = &mut self.epoch
-            && matches!(epoch.tags, WorkerTags::None)
-        {
-            epoch.tags = WorkerTags::new(epoch.protocol, Some(secrets));
+        if let Some(epoch) = &mut self.epoch {
+            epoch.tags.secure(epoch.protocol, secrets);
         }
     }
 

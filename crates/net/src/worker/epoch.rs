@@ -55,11 +55,9 @@ impl Epoch {
         }
     }
 
-    /// Seals packets from now on, if they are not sealed yet: packet numbers must not start again.
+    /// Takes keys into use that have arrived after the plan.
     pub(super) fn secure(&mut self, secrets: Secrets) {
-        if matches!(self.tags, WorkerTags::None) {
-            self.tags = WorkerTags::new(self.protocol, Some(secrets));
-        }
+        self.tags.secure(self.protocol, secrets);
     }
 
     /// Every switch of the plan, once.

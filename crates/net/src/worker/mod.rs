@@ -184,8 +184,8 @@ impl WorkerDriver {
         self.send_command(Command::Begin(plan, secrets, first));
     }
 
-    /// Seals packets under `secrets` in an epoch that began without: the key may arrive after the plan. What was sent
-    /// before, switches have refused; it is sent again.
+    /// Seals packets under `secrets` in an epoch that began without keys of hops (`Secrets::Hops` of none): the key may
+    /// arrive after the plan. What was sent before, switches have refused; it is sent again.
     pub fn secure(&self, secrets: Secrets) {
         self.send_command(Command::Secure(secrets));
     }
