@@ -357,6 +357,7 @@ mod tests {
         let mut trusted = WorkerTags::new(panama, None);
         trusted.secure(panama, Secrets::Hops(vec![keys(0)]));
         assert_eq!(trusted.open(tree, &unsealed), Ok(()));
+        assert_eq!(trusted.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
     }
 
     #[test]
