@@ -1,11 +1,8 @@
 //! A fabric of real processes: controller, four switch daemons, four workers; a switch dies and returns.
 
 use std::cell::RefCell;
-use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -23,35 +20,15 @@ use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, Rank, ReduceOp, 
 
 #[path = "support/blocks.rs"]
 mod blocks;
+#[path = "support/daemon.rs"]
+mod daemon;
+
+use daemon::Daemon;
 
 const SIZE: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(20);
 const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
 const NUMEL: usize = 1_000_003;
-
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(fabric: &Path, name: &str) -> Daemon {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_netsum-switch"))
-            .args(["--fabric".as_ref(), fabric.as_os_str(), "--name".as_ref(), name.as_ref()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with(&format!("ready {name} ")), "{line:?}");
-        Daemon(child)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 struct Worker {
     rank: u32,

@@ -1,9 +1,6 @@
 //! A dozen idle jobs of one tenant hold the memory of real switch daemons; another tenant's job gets its trees.
 
-use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, UdpSocket};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
@@ -14,36 +11,16 @@ use netsum_topo::{Addressing, Bytes, Fabric, Rate, Tenant, leaf_spine};
 
 #[path = "support/blocks.rs"]
 mod blocks;
+#[path = "support/daemon.rs"]
+mod daemon;
+
+use daemon::Daemon;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const SQUATTERS: usize = 12;
 /// A window that fills a link.
 const WINDOW: u32 = 32;
 const IDLE: Duration = Duration::from_millis(200);
-
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(fabric: &Path, name: &str) -> Daemon {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_netsum-switch"))
-            .args(["--fabric".as_ref(), fabric.as_os_str(), "--name".as_ref(), name.as_ref()])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        assert!(line.starts_with(&format!("ready {name} ")), "{line:?}");
-        Daemon(child)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A job with a rank in each rack.
 struct Job {
