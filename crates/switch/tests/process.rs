@@ -1,10 +1,11 @@
 //! The daemon as a process: its line on stdout, its metrics, its end, its errors.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, ControllerEndpoint};
@@ -29,9 +30,13 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, on a loopback address that no other call gets: tests run at the same time, and the
+/// system gives a port that is free again to the next who asks.
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    static CALLS: AtomicU8 = AtomicU8::new(1);
+    let [.., of_process] = std::process::id().to_be_bytes();
+    let address = Ipv4Addr::new(127, 200, of_process, CALLS.fetch_add(1, Ordering::Relaxed));
+    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap()
 }
 
 fn ready_line(process: &mut Process) -> String {
