@@ -12,7 +12,8 @@ export SCALE ?= small
 # Property tests draw their cases from this seed, so that a run can be repeated; `SEED=` draws new ones.
 SEED   ?= 1
 # Processes that run tests at once: a test mostly waits.
-JOBS   ?= 2
+JOBS   ?= 4
+export RUST_TEST_THREADS ?= $(JOBS)
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 # What can be built here: the in-kernel switch once `make setup-xdp` has found its tools.
