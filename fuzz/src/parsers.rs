@@ -99,7 +99,7 @@ pub fn identity(bytes: &[u8]) {
 pub fn tag(bytes: &[u8]) {
     for mac in [Mac::SipHash, Mac::Aegis] {
         let key = JobKey::new(mac, *b"nobody knows it.");
-        assert!(!key.has_sealed(bytes) && SealKey::new(&key).open(bytes).is_none(), "a forged tag");
+        assert!(SealKey::new(&key).open(bytes).is_none(), "a forged tag");
     }
     if let Some(key) = JobKey::from_bytes(bytes) {
         let written = key.to_bytes();

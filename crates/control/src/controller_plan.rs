@@ -74,7 +74,6 @@ mod tests {
                 reason: String::new(),
             },
             aggregators: vec![Aggregator { name: "s".to_owned(), address }],
-            key: None,
             key_id: 0,
         }))
     }

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{NodeId, Plan, Protocol};
-use netsum_wire::tag::JobKey;
 
 use crate::PlanError;
 use crate::racks::Racks;
@@ -18,8 +17,6 @@ pub struct JobPlan {
     pub plan: Plan,
     /// Switches and servers, by node number.
     pub aggregators: Vec<Aggregator>,
-    /// Key of the packets' tags, in protocols with one key of the whole job.
-    pub key: Option<JobKey>,
     /// Which of their keys ranks use for sealed packets; 0: packets are not sealed.
     pub key_id: u64,
 }

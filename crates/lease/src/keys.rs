@@ -54,30 +54,24 @@ pub fn lease_secrets(
     name: impl Fn(NodeId) -> String,
 ) -> Option<Secrets> {
     let job_key = job_key?;
-    if terms.protocol.has_tags() {
-        return Some(Secrets::Job(*job_key));
-    }
     let hop = |child: Child| match child {
         Child::Rank(rank) => rank_hop(&rank_key(job_key, rank), terms.epoch.0, tree.0),
         Child::Switch(switch) => switch_hop(job_key, terms.epoch.0, tree.0, &name(switch)),
     };
     let node = of.node(node)?;
     let parent = node.parent.as_ref().map(|_| Child::Switch(node.switch));
-    Some(Secrets::Hops(node.children.iter().copied().chain(parent).map(hop).collect()))
+    Some(node.children.iter().copied().chain(parent).map(hop).collect())
 }
 
 /// The keys of a rank's packets under a plan; `None`: they have no tags. Of no hop if the rank does not have the plan's
 /// key yet: then it must accept nothing.
 pub fn worker_secrets(plan: &JobPlan, rank_keys: &RankKeys) -> Option<Secrets> {
-    if plan.plan.protocol.has_tags() {
-        return plan.key.map(Secrets::Job);
-    }
     if plan.key_id == 0 {
         return None;
     }
     let trees = 0..plan.plan.trees.len() as u8;
     let hop = |key| trees.map(|tree| rank_hop(key, plan.plan.epoch, tree)).collect();
-    Some(Secrets::Hops(rank_keys.get(plan.key_id).map(hop).unwrap_or_default()))
+    Some(rank_keys.get(plan.key_id).map(hop).unwrap_or_default())
 }
 
 /// The keys between a rank and its switch in a tree.
@@ -148,10 +142,7 @@ mod tests {
         let (id, node) = (TreeId(tree_number), NodeId(node));
         let name = |node: NodeId| format!("switch {}", node.0);
         let tree = &trees[usize::from(tree_number)];
-        match lease_secrets(&terms, id, tree, node, Some(key), name) {
-            Some(Secrets::Hops(keys)) => keys,
-            other => panic!("{other:?}"),
-        }
+        lease_secrets(&terms, id, tree, node, Some(key), name).unwrap()
     }
 
     #[test]
@@ -197,14 +188,10 @@ mod tests {
     }
 
     #[test]
-    fn protocols_with_tags_in_headers_have_the_key_of_the_job() {
+    fn leases_of_a_trusted_fabric_have_no_keys() {
         let trees = [tree()];
-        let secrets = |protocol, key: Option<&JobKey>| {
-            let terms = terms(protocol, 3, &trees);
-            lease_secrets(&terms, TreeId(0), &trees[0], NodeId(1), key, |_| String::new())
-        };
-        assert_eq!(secrets(Protocol::Atp, Some(&KEY)), Some(Secrets::Job(KEY)));
-        assert_eq!(secrets(Protocol::Atp, None), None);
-        assert_eq!(secrets(Protocol::Panama, None), None);
+        let terms = terms(Protocol::Atp, 3, &trees);
+        let name = |_| String::new();
+        assert_eq!(lease_secrets(&terms, TreeId(0), &trees[0], NodeId(1), None, name), None);
     }
 }

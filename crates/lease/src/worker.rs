@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use netsum_proto::{CongestionRule as Rule, WorkerConfig, atp, panama, switchml};
 use netsum_topo::{CongestionRule, Plan, Protocol};
 use netsum_wire::fixed::Scale;
+use netsum_wire::seal::SEALED_HEADER_LEN;
 use netsum_wire::{Epoch, JobId, Rank};
 
 use crate::{JobPlan, PlanError};
@@ -28,11 +29,11 @@ pub fn worker_config(
     Ok((config, attachments.into_iter().map(|attachment| attachment.address).collect()))
 }
 
-/// Bytes on the wire of a packet with `payload` bytes: Ethernet, IPv4, UDP and protocol headers included.
-pub const fn wire_bytes(protocol: Protocol, payload: u16) -> u16 {
+/// Bytes on the wire of a sealed packet with `payload` bytes: Ethernet, IPv4, UDP and protocol headers included.
+pub const fn wire_bytes(payload: u16) -> u16 {
     const ETHERNET: u16 = 14;
     const IPV4_UDP: u16 = 20 + 8;
-    payload.saturating_add(ETHERNET + IPV4_UDP + protocol.tagged_header_len() as u16)
+    payload.saturating_add(ETHERNET + IPV4_UDP + SEALED_HEADER_LEN as u16)
 }
 
 // Validation ensures that window, fragment size and number of trees fit the types below.
@@ -72,7 +73,7 @@ fn atp_config(plan: &Plan, places: Vec<atp::WorkerPosition>, size: u32) -> atp::
         congestion: match plan.congestion {
             CongestionRule::None => Rule::Fixed(window_max),
             CongestionRule::Panama | CongestionRule::PerBranch | CongestionRule::Coupled => {
-                Rule::Aimd { packet_bytes: wire_bytes(Protocol::Atp, fragment_bytes) }
+                Rule::Aimd { packet_bytes: wire_bytes(fragment_bytes) }
             }
         },
     }
@@ -131,7 +132,6 @@ mod tests {
                 reason: String::new(),
             },
             aggregators: vec![aggregator(0), aggregator(1)],
-            key: None,
             key_id: 0,
         }
     }

@@ -54,7 +54,6 @@ fn packet(job: u32) -> Vec<u8> {
         slot: 0,
         n_elems: 4,
         next_exponent: 0,
-        tag: 0,
     };
     let mut packet = vec![0; Header::LEN + header.payload_len()];
     header.write(&mut packet[..Header::LEN]);

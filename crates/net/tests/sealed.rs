@@ -25,7 +25,7 @@ fn keys(mac: Mac, epoch: u16, child: usize) -> HopKeys {
 }
 
 fn install(switch: &SwitchDriver, lease: Lease<SocketAddr>, keys: Vec<HopKeys>) {
-    switch.install_with(lease, Some(Secrets::Hops(keys))).unwrap();
+    switch.install_with(lease, Some(keys)).unwrap();
 }
 
 fn begin(
@@ -78,7 +78,7 @@ impl Fabric {
 
     fn begin(&self) {
         for rank in 0..4 {
-            self.begin_with(rank, Some(Secrets::Hops(vec![keys(self.mac, 1, rank)])));
+            self.begin_with(rank, Some(vec![keys(self.mac, 1, rank)]));
         }
     }
 
@@ -201,7 +201,7 @@ fn packets_without_the_hops_key_change_nothing_although_their_address_is_right()
 fn a_worker_without_keys_and_a_switch_with_keys_do_not_talk() {
     let fabric = Fabric::new(Mac::Aegis);
     (0..3).for_each(|rank| {
-        fabric.begin_with(rank, Some(Secrets::Hops(vec![keys(Mac::Aegis, 1, rank)])));
+        fabric.begin_with(rank, Some(vec![keys(Mac::Aegis, 1, rank)]));
     });
     fabric.begin_with(3, None);
     let op = |rank| operation(0, FORMAT, &numbers(Dtype::F32, rank, 64));
@@ -214,14 +214,14 @@ fn a_worker_without_keys_and_a_switch_with_keys_do_not_talk() {
 #[test]
 fn a_key_that_comes_after_the_plan_is_taken_into_use() {
     let fabric = Fabric::new(Mac::Aegis);
-    (0..4).for_each(|rank| fabric.begin_with(rank, Some(Secrets::Hops(Vec::new()))));
+    (0..4).for_each(|rank| fabric.begin_with(rank, Some(Vec::new())));
     let op = |rank| operation(0, FORMAT, &numbers(Dtype::F32, rank, NUMEL));
     let buffers: Vec<_> =
         fabric.members.iter().enumerate().map(|(rank, m)| submit(m, op(rank))).collect();
     wait_dropped(&fabric.racks[0], "bad_tag", 1);
     wait_dropped(&fabric.racks[1], "bad_tag", 1);
     for (rank, member) in fabric.members.iter().enumerate() {
-        let secrets = || Secrets::Hops(vec![keys(Mac::Aegis, 1, rank)]);
+        let secrets = || vec![keys(Mac::Aegis, 1, rank)];
         member.driver.secure(secrets());
         // Again changes nothing: packet numbers go on.
         member.driver.secure(secrets());

@@ -16,7 +16,8 @@ use netsum_proto::operations::Submission;
 use netsum_proto::{CongestionRule, DropReason, Secrets, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::fixed::Scale;
-use netsum_wire::tag::{JobKey, Mac};
+use netsum_wire::seal::{HopKeys, SealKey, with_room};
+use netsum_wire::tag::Mac;
 use netsum_wire::*;
 
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -49,8 +50,8 @@ struct Fabric {
     racks: [SwitchDriver; 2],
     middle: SwitchDriver,
     servers: Vec<SwitchDriver>,
-    /// Of every job.
-    key: Option<JobKey>,
+    /// Whether packets are sealed.
+    sealed: bool,
     /// The number that each job's trees start at.
     first: u64,
 }
@@ -67,7 +68,7 @@ impl Fabric {
             racks: [switch(slots), switch(slots)],
             middle: switch(slots),
             servers: (0..servers).map(|_| server()).collect(),
-            key: None,
+            sealed: false,
             first: 0,
         }
     }
@@ -103,25 +104,25 @@ impl Fabric {
             for (rack, switch) in self.racks.iter().enumerate() {
                 let workers = at[2 * rack..2 * rack + 2].to_vec();
                 let members = Members::Rack { workers, rack: rack as u8, racks: 3 };
-                let lease = lease(members, middle);
-                switch.install_starting_at(lease, self.key.map(Secrets::from), self.first).unwrap();
+                let secrets = self.secrets(epoch, &at[2 * rack..2 * rack + 2], Some(switch));
+                switch.install_starting_at(lease(members, middle), secrets, self.first).unwrap();
             }
             let racks = vec![
                 Rack { port: self.racks[0].local_addr(), workers: 2 },
                 Rack { port: self.racks[1].local_addr(), workers: 2 },
                 Rack { port: at[4], workers: 1 },
             ];
-            let members = Members::Server { racks };
-            let grant = lease(members, server.local_addr());
-            self.middle
-                .install_starting_at(grant, self.key.map(Secrets::from), self.first)
-                .unwrap();
+            let children: Vec<SocketAddr> = racks.iter().map(|rack| rack.port).collect();
+            let secrets = self.secrets(epoch, &children, Some(&self.middle));
+            let grant = lease(Members::Server { racks }, server.local_addr());
+            self.middle.install_starting_at(grant, secrets, self.first).unwrap();
             let neighbours = vec![Neighbour { port: middle, racks: 0b111, workers: u32::MAX }];
             let racks = vec![vec![0, 1], vec![2, 3], vec![4]];
             let (window, fragment_bytes, slots) = (WINDOW, ROW, self.slots);
             let lease =
                 ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-            server.install_starting_at(lease, self.key.map(Secrets::from), self.first).unwrap();
+            let secrets = self.secrets(epoch, &[middle], None);
+            server.install_starting_at(lease, secrets, self.first).unwrap();
         }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let (rack, of_rack) = ((rank / 2) as u8, (rank % 2) as u8);
@@ -147,8 +148,21 @@ impl Fabric {
             };
             let config = config.into();
             let plan = WorkerPlan { config, switches: vec![next_hop; servers] };
-            worker.begin_starting_at(plan, self.key.map(Secrets::from), self.first);
+            let secrets = self.secrets(epoch, &vec![at[rank]; servers], None);
+            worker.begin_starting_at(plan, secrets, self.first);
         }
+    }
+
+    /// The keys of the hops above some neighbours; with a parent, also of that above the switch itself.
+    fn secrets(
+        &self,
+        epoch: Epoch,
+        children: &[SocketAddr],
+        with_parent: Option<&SwitchDriver>,
+    ) -> Option<Secrets> {
+        let own = with_parent.map(SwitchDriver::local_addr);
+        let below = children.iter().copied().chain(own);
+        self.sealed.then(|| below.map(|child| keys(epoch.0, child.port())).collect())
     }
 
     fn snapshots(&self) -> Vec<SwitchSnapshot> {
@@ -522,7 +536,6 @@ fn forged(n: u32) -> Vec<u8> {
         workers: 1 + (n >> 2 & 1),
         racks: 1 << (n % 3),
         next_slot: SlotIndex(0),
-        tag: 0,
     };
     let mut packet = [0; HEADER_LEN];
     header.encode(&mut packet);
@@ -532,17 +545,18 @@ fn forged(n: u32) -> Vec<u8> {
 /// Switches add what is signed, and nothing else; `switchml` too.
 #[test]
 fn packets_under_a_key_are_added_and_others_are_not() {
-    let fabric = Fabric { key: Some(KEY), ..Fabric::new(64, 2) };
+    let fabric = Fabric { sealed: true, ..Fabric::new(64, 2) };
     let job = fabric.add_job(1, Scaling::Shared);
     let inputs = integers(100_000, 1);
     check_integers(&job.reduce(0, INTEGERS, inputs.clone()), &inputs);
     assert!(fabric.snapshots().iter().all(|s| s.drops.iter().all(|(r, _)| *r != "bad_tag")));
     let middle = switch(64);
     let workers: Vec<_> = (0..3).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
-    let at = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
+    let at: Vec<_> = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
     let (id, epoch) = (JobId(7), Epoch(1));
+    let secrets: Secrets = at.iter().map(|at| keys(1, at.port())).collect();
     let lease = switchml::Lease { job: id, epoch, workers: at, slots: 16, fragment_bytes: ROW };
-    middle.install_with(lease, Some(KEY.into())).unwrap();
+    middle.install_with(lease, Some(secrets.clone())).unwrap();
     for (rank, (worker, _)) in workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
             job: id,
@@ -556,7 +570,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
         let config = config.into();
         let plan = WorkerPlan { config, switches: vec![middle.local_addr()] };
         // The last one has no key: its packets are not added, and it takes no results.
-        worker.begin_with(plan, (rank < 2).then_some(KEY.into()));
+        worker.begin_with(plan, (rank < 2).then(|| vec![secrets[rank]]));
     }
     let job = Job { id, workers };
     job.submit(1, INTEGERS, integers(1000, 2)[..3].to_vec());
@@ -587,7 +601,8 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
     };
     let switch = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
     let switches = vec![switch.local_addr().unwrap()];
-    driver.begin_with(WorkerPlan { config: config.into(), switches }, Some(KEY.into()));
+    let secrets = vec![keys(1, driver.local_addr().port())];
+    driver.begin_with(WorkerPlan { config: config.into(), switches }, Some(secrets));
     let stranger = std::net::UdpSocket::bind((LOCALHOST, 0)).unwrap();
     let started = Instant::now();
     let dropped = |reason| driver.stats().drops.get(reason);
@@ -609,7 +624,6 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
         slot: 0,
         n_elems: 0,
         next_exponent: 0,
-        tag: 1,
     };
     let mut untagged = [0; netsum_wire::switchml::HEADER_LEN];
     header.encode(&mut untagged);
@@ -619,14 +633,17 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
     }
 }
 
-const KEY: JobKey = JobKey::new(Mac::Aegis, *b"one job's secret");
+/// The keys of the hop above the worker or switch at a port.
+fn keys(epoch: u16, port: u16) -> HopKeys {
+    let [high, low] = port.to_be_bytes();
+    HopKeys::new(Mac::Aegis, std::array::from_fn(|i| [high, low, epoch as u8, i as u8][i % 4]))
+}
 
 /// A process that can write any source address floods switches, server and workers of a job with what it can make without the key,
 /// and with what it has seen in an epoch before: the sums stay exact, and every reason to drop is counted.
 #[test]
 fn a_process_that_speaks_in_others_names_changes_no_sum() {
-    let mut fabric = Fabric::new(64, 1);
-    fabric.key = Some(KEY);
+    let fabric = Fabric { sealed: true, ..Fabric::new(64, 1) };
     let job = Job {
         id: JobId(1),
         workers: (0..5).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect(),
@@ -667,7 +684,6 @@ fn a_process_that_speaks_in_others_names_changes_no_sum() {
         "impossible_members",
         "payload_length",
         "truncated_header",
-        "stale_epoch",
         "unknown_sender",
     ];
     let missing = || {
@@ -719,7 +735,7 @@ fn attacker() {
             while !stop.load(Ordering::Relaxed) {
                 for &(from, to) in &lies {
                     let to_address = SocketAddr::new(LOCALHOST, to);
-                    let _ = raw.send_to(&datagram(from, to, &lie(n)), &to_address.into());
+                    let _ = raw.send_to(&datagram(from, to, &lie(n, from)), &to_address.into());
                     n += 1;
                 }
                 std::thread::sleep(Duration::from_micros(100));
@@ -743,7 +759,7 @@ fn datagram(from: u16, to: u16, packet: &[u8]) -> Vec<u8> {
 }
 
 /// What can be made without the key, and an honest packet of the epoch before.
-fn lie(n: u32) -> Vec<u8> {
+fn lie(n: u32, from: u16) -> Vec<u8> {
     let mut packet = forged(n / 8);
     let kinds = [0, 0, 1, 1, 3, 4];
     packet[1] = packet[1] & 0x10 | kinds[(n / 64) as usize % kinds.len()];
@@ -754,17 +770,25 @@ fn lie(n: u32) -> Vec<u8> {
         1 => packet.truncate(HEADER_LEN + 7),
         2 => packet.truncate(n as usize % HEADER_LEN),
         3 => packet[7] = 0x63,
-        // A wrong tag, or none.
-        4 | 5 => packet[38..46].copy_from_slice(&(u64::from(n) << 17 | 1).to_be_bytes()),
         6 => packet[17] = 3,
-        _ => {
-            packet[17] = 1;
-            let (head, payload) = packet.split_at_mut(HEADER_LEN);
-            KEY.seal(head, payload);
-        }
+        _ => {}
     }
     if ![0, 1].contains(&packet.get(1).map_or(0, |kind| kind & 15)) && packet.len() > HEADER_LEN {
         packet.truncate(HEADER_LEN);
     }
-    packet
+    match n % 8 {
+        // A wrong tag, or one of the epoch before, or none.
+        4 => seal(packet, n, keys(3, from)),
+        7 => {
+            packet[17] = 1;
+            seal(packet, n, keys(1, from))
+        }
+        _ => packet,
+    }
+}
+
+fn seal(packet: Vec<u8>, number: u32, keys: HopKeys) -> Vec<u8> {
+    let mut sealed = with_room(&packet);
+    SealKey::new(&keys.up).seal(number.into(), &mut sealed, &[]);
+    sealed
 }

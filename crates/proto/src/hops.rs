@@ -6,37 +6,15 @@
 
 use netsum_wire::seal::{self, HopKeys, SealKey};
 use netsum_wire::tag::JobKey;
-use netsum_wire::{JobId, Protocol, TreeId};
+use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::lease::LeaseKey;
-use crate::{DropReason, PortId, panama};
+use crate::{DropReason, Lease, PortId};
 
-/// The keys under which the packets of a lease or of a worker's plan carry tags.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Secrets {
-    /// One key of the whole job, for protocols with a tag in the header.
-    Job(JobKey),
-    /// The keys of each hop. Of a lease: in the order of [`Lease::neighbours`](crate::Lease::neighbours), children
-    /// before the parent. Of a worker: by tree.
-    Hops(Vec<HopKeys>),
-}
-
-impl From<JobKey> for Secrets {
-    fn from(key: JobKey) -> Secrets {
-        Secrets::Job(key)
-    }
-}
-
-impl Secrets {
-    /// The job's key, if packets carry tags under it.
-    pub fn job_key(&self) -> Option<JobKey> {
-        match self {
-            Secrets::Job(key) => Some(*key),
-            Secrets::Hops(_) => None,
-        }
-    }
-}
+/// The keys under which packets are sealed, one pair per hop. Of a lease: in the order of [`Lease::neighbours`],
+/// children before the parent. Of a worker's plan: by tree.
+pub type Secrets = Vec<HopKeys>;
 
 /// Packets that may be overtaken by later ones: more than any queue of a path holds.
 const REPLAY_WINDOW: u64 = 4096;
@@ -127,38 +105,30 @@ impl Hop {
 pub enum WorkerTags {
     /// None: the fabric is trusted.
     None,
-    /// In the header, under the job's key.
-    Job(JobKey),
     /// Sealed packets, by tree. None: the keys have not arrived; until then nothing is accepted.
     Hops(Vec<Hop>),
 }
 
 impl WorkerTags {
-    /// Tags of a plan of `protocol` under `secrets`.
-    pub fn new(protocol: Protocol, secrets: Option<Secrets>) -> WorkerTags {
+    /// Tags of a plan under `secrets`.
+    pub fn new(secrets: Option<Secrets>) -> WorkerTags {
         match secrets {
-            Some(Secrets::Job(key)) if protocol.has_tags() => WorkerTags::Job(key),
-            Some(Secrets::Hops(keys)) if !protocol.has_tags() => {
-                WorkerTags::Hops(keys.into_iter().map(Hop::to_parent).collect())
-            }
-            _ => WorkerTags::None,
+            Some(keys) => WorkerTags::Hops(keys.into_iter().map(Hop::to_parent).collect()),
+            None => WorkerTags::None,
         }
     }
 
-    /// Bytes between the header and the payload.
+    /// Whether packets are sealed.
     #[inline]
-    pub fn extension_len(&self) -> usize {
-        match self {
-            WorkerTags::Hops(hops) if !hops.is_empty() => seal::EXTENSION_LEN,
-            _ => 0,
-        }
+    pub fn are_sealed(&self) -> bool {
+        matches!(self, WorkerTags::Hops(hops) if !hops.is_empty())
     }
 
     /// Takes keys into use that have arrived after the plan. In other cases it changes nothing: packet numbers must not
     /// start again, and packets of a trusted fabric stay as they are.
-    pub fn secure(&mut self, protocol: Protocol, secrets: Secrets) {
+    pub fn secure(&mut self, secrets: Secrets) {
         if matches!(self, WorkerTags::Hops(hops) if hops.is_empty()) {
-            *self = WorkerTags::new(protocol, Some(secrets));
+            *self = WorkerTags::new(Some(secrets));
         }
     }
 
@@ -167,7 +137,6 @@ impl WorkerTags {
     pub fn open(&mut self, tree: TreeId, packet: &[u8]) -> Result<(), DropReason> {
         let good = match self {
             WorkerTags::None => !seal::is_sealed(packet),
-            WorkerTags::Job(key) => key.has_sealed(packet),
             WorkerTags::Hops(hops) => match hops.get_mut(usize::from(tree.0)) {
                 Some(hop) => return hop.open(packet),
                 None => false,
@@ -176,13 +145,11 @@ impl WorkerTags {
         if good { Ok(()) } else { Err(DropReason::BadTag) }
     }
 
-    /// Writes the tag of a packet to the parent in a tree. `head`: the header, [`WorkerTags::extension_len`] bytes, and
-    /// all bytes between these and `payload`.
+    /// Seals a packet to the parent in a tree if packets are sealed. `head`: as for [`SealKey::seal`].
     #[inline]
     pub fn seal(&mut self, tree: TreeId, head: &mut [u8], payload: &[u8]) {
         match self {
             WorkerTags::None => {}
-            WorkerTags::Job(key) => key.seal(head, payload),
             WorkerTags::Hops(hops) => {
                 if let Some(hop) = hops.get_mut(usize::from(tree.0)) {
                     hop.seal(head, payload);
@@ -197,9 +164,14 @@ impl WorkerTags {
 pub struct Hops(FxHashMap<(JobId, TreeId, PortId), Hop>);
 
 impl Hops {
-    /// Takes the keys of an installed lease into use, in place of those of its job and tree. `neighbours`: in the order
-    /// of the keys; `children`: number of those that are children. Numbers go on if the keys are those in use.
-    pub fn install(
+    /// Takes the keys of an installed lease into use, in place of those of its job and tree; without any, its packets
+    /// are unsealed. Numbers go on if the keys are those in use.
+    pub fn install(&mut self, lease: &Lease, secrets: Option<&Secrets>) {
+        let keys = secrets.map_or(&[][..], Vec::as_slice);
+        self.install_keys(lease.key(), &lease.neighbours(), lease.children(), keys);
+    }
+
+    fn install_keys(
         &mut self,
         lease: LeaseKey,
         neighbours: &[PortId],
@@ -214,18 +186,6 @@ impl Hops {
             let old = before.remove(&(job, tree, port)).filter(|old| old.keys == new.keys);
             self.0.insert((job, tree, port), old.unwrap_or(new));
         }
-    }
-
-    /// The same for a tree that was installed with `secrets`; without keys of hops, its packets are unsealed.
-    pub fn install_tree(&mut self, lease: &panama::Lease, secrets: Option<&Secrets>) {
-        let keys = match secrets {
-            Some(Secrets::Hops(keys)) => keys.as_slice(),
-            _ => &[],
-        };
-        let children = lease.children.iter().map(|child| child.port);
-        let neighbours: Vec<PortId> = children.chain(lease.parent).collect();
-        let key = LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree };
-        self.install(key, &neighbours, lease.children.len(), keys);
     }
 
     /// Forgets the keys of all leases but `leases`.
@@ -279,6 +239,7 @@ mod tests {
 
     use netsum_wire::Epoch;
     use netsum_wire::panama;
+    use netsum_wire::seal::SEALED_HEADER_LEN;
     use netsum_wire::tag::Mac;
     use proptest::prelude::*;
 
@@ -289,7 +250,7 @@ mod tests {
     }
 
     fn packet(hop: &mut Hop) -> Vec<u8> {
-        let mut head = [0; panama::SEALED_HEADER_LEN];
+        let mut head = [0; SEALED_HEADER_LEN];
         head[0] = panama::VERSION;
         hop.seal(&mut head, &[]);
         head.to_vec()
@@ -304,7 +265,7 @@ mod tests {
 
     fn switch(of: u8) -> Hops {
         let mut hops = Hops::default();
-        hops.install(lease(1), &[CHILD, PARENT], 1, &[keys(of), keys(of + 1)]);
+        hops.install_keys(lease(1), &[CHILD, PARENT], 1, &[keys(of), keys(of + 1)]);
         hops
     }
 
@@ -343,19 +304,19 @@ mod tests {
 
     #[test]
     fn a_worker_whose_keys_are_on_their_way_accepts_nothing() {
-        let (tree, panama) = (TreeId(0), Protocol::Panama);
-        let mut tags = WorkerTags::new(panama, Some(Secrets::Hops(Vec::new())));
+        let tree = TreeId(0);
+        let mut tags = WorkerTags::new(Some(Vec::new()));
         let mut unsealed = [0; panama::HEADER_LEN];
         unsealed[0] = panama::VERSION;
         let mut parent = Hop::to_child(keys(0));
         assert_eq!(tags.open(tree, &unsealed), Err(DropReason::BadTag));
         assert_eq!(tags.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
-        tags.secure(panama, Secrets::Hops(vec![keys(0)]));
+        tags.secure(vec![keys(0)]);
         assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()));
-        tags.secure(panama, Secrets::Hops(vec![keys(1)]));
+        tags.secure(vec![keys(1)]);
         assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()), "the first keys stay");
-        let mut trusted = WorkerTags::new(panama, None);
-        trusted.secure(panama, Secrets::Hops(vec![keys(0)]));
+        let mut trusted = WorkerTags::new(None);
+        trusted.secure(vec![keys(0)]);
         assert_eq!(trusted.open(tree, &unsealed), Ok(()));
         assert_eq!(trusted.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
     }
@@ -366,9 +327,9 @@ mod tests {
         let mut child = Hop::to_parent(keys(0));
         let first = packet(&mut child);
         assert_eq!(hops.take(CHILD, &first), Ok(()));
-        hops.install(lease(1), &[CHILD, PARENT], 1, &[keys(0), keys(1)]);
+        hops.install_keys(lease(1), &[CHILD, PARENT], 1, &[keys(0), keys(1)]);
         assert_eq!(hops.take(CHILD, &first), Err(DropReason::Replay), "the same lease again");
-        hops.install(lease(2), &[CHILD], 1, &[keys(9)]);
+        hops.install_keys(lease(2), &[CHILD], 1, &[keys(9)]);
         assert_eq!(hops.take(CHILD, &packet(&mut child)), Err(DropReason::BadTag));
         assert_eq!(hops.take(CHILD, &packet(&mut Hop::to_parent(keys(9)))), Ok(()));
         assert!(hops.hop(JobId(1), TreeId(2), PARENT).is_none(), "a neighbour no more");

@@ -259,6 +259,16 @@ impl<P: Copy> Lease<P> {
         }
     }
 
+    /// Number of children; in [`Lease::neighbours`] they come before the parent, if there is one.
+    pub fn children(&self) -> usize {
+        match self {
+            Lease::Tree(lease) => lease.children.len(),
+            Lease::Slots(lease) => lease.members.neighbours().count(),
+            Lease::Server(lease) => lease.neighbours.len(),
+            Lease::Pool(lease) => lease.workers.len(),
+        }
+    }
+
     /// Every neighbour in the lease.
     pub fn neighbours(&self) -> Vec<P> {
         match self {

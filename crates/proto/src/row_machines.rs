@@ -1,15 +1,14 @@
 //! The machines that store values in rows, behind one socket: `atp` at a switch or a server, and static pools.
 //!
-//! Drivers pass packets as bytes: decoding and keyed tags, which these protocols share, are handled here.
+//! Drivers pass packets as bytes: decoding and sealing, which these protocols share, are handled here.
 
-use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
 
 use crate::aggregator::Aggregator;
 use crate::atp::{self, Node, NodeLease, NodeLeaseError};
 use crate::registry::{POOLS, PoolLeaseError, PoolSwitch};
 use crate::values::{RowId, RowTransmit, Rows};
-use crate::{DropCounters, Keys, Lease, LeaseKey, PortId, Time};
+use crate::{DropCounters, Hops, Lease, LeaseKey, PortId, Secrets, Time};
 
 /// Rows for packets in transit: the most that one receiving call can return.
 const TRANSIT_ROWS: usize = 4096;
@@ -60,11 +59,11 @@ pub enum Row {
     Pool(RowId),
 }
 
-/// The machines, and the keys of their jobs.
+/// The machines, and the keys of their hops.
 pub struct RowMachines {
     node: Node<Rows>,
     pools: PoolSwitch<Rows>,
-    keys: Keys,
+    hops: Hops,
     row_bytes: u16,
 }
 
@@ -84,7 +83,7 @@ impl RowMachines {
         };
         let rounds = 2 * slots;
         let pools = PoolSwitch::new(rounds, row_bytes, rows(rounds as usize, row_bytes));
-        RowMachines { node, pools, keys: Keys::default(), row_bytes }
+        RowMachines { node, pools, hops: Hops::default(), row_bytes }
     }
 
     /// The machine of `atp`.
@@ -107,15 +106,15 @@ impl RowMachines {
         self.row_bytes
     }
 
-    /// Admits a job whose workers start at number `first`, and whose packets carry tags under `key`, if any.
+    /// Admits a job whose workers start at number `first`, and whose packets are sealed under `secrets`, if any.
     pub fn install(
         &mut self,
         now: Time,
         lease: Lease,
-        key: Option<JobKey>,
+        secrets: Option<&Secrets>,
         first: u64,
     ) -> Result<(), Refusal> {
-        let job = lease.key().job;
+        let hops = lease.clone();
         match lease {
             Lease::Slots(lease) => {
                 self.node.install_starting_at(now, NodeLease::Switch(lease), first)?;
@@ -129,7 +128,7 @@ impl RowMachines {
             Lease::Pool(lease) => self.pools.install_starting_at(now, lease, first)?,
             Lease::Tree(_) => return Err(Refusal::WrongRole("machine with rows")),
         }
-        self.keys.set(job, key);
+        self.hops.install(&hops, secrets);
         Ok(())
     }
 
@@ -162,8 +161,8 @@ impl RowMachines {
     ) -> bool {
         match protocol {
             Protocol::Panama => false,
-            Protocol::Atp => take(&mut self.node, &self.keys, now, from, ce, packet),
-            POOLS => take(&mut self.pools, &self.keys, now, from, ce, packet),
+            Protocol::Atp => take(&mut self.node, &mut self.hops, now, from, ce, packet),
+            POOLS => take(&mut self.pools, &mut self.hops, now, from, ce, packet),
         }
     }
 
@@ -171,11 +170,11 @@ impl RowMachines {
     #[inline]
     pub fn poll_transmit(&mut self, heads: &mut Vec<u8>) -> Option<(PortId, Option<Row>)> {
         if let Some(transmit) = self.node.poll_transmit() {
-            let (to, row) = encode(&self.keys, &transmit, self.node.values(), heads);
+            let (to, row) = encode(&mut self.hops, &transmit, self.node.values(), heads);
             return Some((to, row.map(Row::Node)));
         }
         let transmit = self.pools.poll_transmit()?;
-        let (to, row) = encode(&self.keys, &transmit, self.pools.values(), heads);
+        let (to, row) = encode(&mut self.hops, &transmit, self.pools.values(), heads);
         Some((to, row.map(Row::Pool)))
     }
 
@@ -234,8 +233,8 @@ impl RowMachines {
     }
 
     fn forget_keys(&mut self) {
-        let jobs: Vec<JobId> = self.lease_keys().map(|key| key.job).collect();
-        self.keys.retain(|job| jobs.contains(&job));
+        let leases = self.node.lease_keys().chain(self.pools.lease_keys());
+        self.hops.retain_leases(leases);
     }
 }
 
@@ -247,7 +246,7 @@ fn rows(count: usize, row_bytes: u16) -> Rows {
 #[inline]
 fn take<A: Aggregator<Payload = [u8]>>(
     machine: &mut A,
-    keys: &Keys,
+    hops: &mut Hops,
     now: Time,
     from: PortId,
     ce: bool,
@@ -260,26 +259,29 @@ fn take<A: Aggregator<Payload = [u8]>>(
             return false;
         }
     };
-    if let Err(reason) = keys.check(header.job(), packet) {
+    if let Err(reason) = hops.open(header.job(), header.tree(), from, packet) {
         machine.count_drop(reason);
         return false;
     }
     machine.handle(now, from, ce, &header, payload).is_ok()
 }
 
-/// Writes a header, with its tag, to the end of `heads`; returns the destination, and the row that follows.
+/// Writes the bytes before the payload to the end of `heads`; returns the destination, and the row that follows.
 #[inline]
 fn encode<H: PacketHeader>(
-    keys: &Keys,
+    hops: &mut Hops,
     transmit: &RowTransmit<H, RowId>,
     values: &Rows,
     heads: &mut Vec<u8>,
 ) -> (PortId, Option<RowId>) {
     let RowTransmit { to, header, payload } = transmit;
     let start = heads.len();
-    heads.resize(start + H::LEN, 0);
-    header.write(&mut heads[start..]);
-    let row = payload.map_or(&[][..], |row| values.get(row));
-    keys.seal(header.job(), &mut heads[start..], row);
+    let hop = hops.hop(header.job(), header.tree(), *to);
+    heads.resize(start + H::head_len(hop.is_some()), 0);
+    header.write(&mut heads[start..start + H::LEN]);
+    if let Some(hop) = hop {
+        let row = payload.map_or(&[][..], |row| values.get(row));
+        hop.seal(&mut heads[start..], row);
+    }
     (*to, *payload)
 }

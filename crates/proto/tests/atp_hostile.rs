@@ -72,7 +72,6 @@ fn header(job: u32, worker: u32, sequence: u32) -> Header {
         workers: 1 << worker,
         racks: 1,
         next_slot: SlotIndex(0),
-        tag: 0,
     }
 }
 

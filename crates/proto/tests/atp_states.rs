@@ -67,7 +67,6 @@ fn contribution(level: Level, job: JobId, child: u8) -> Header {
         workers,
         racks,
         next_slot: SlotIndex(0),
-        tag: 0,
     }
 }
 

@@ -45,7 +45,6 @@ fn floats(lease: &ServerLease, worker: u32, sequence: u32) -> Header {
         workers: 1 << worker,
         racks: 1,
         next_slot: SlotIndex(0),
-        tag: 0,
     }
 }
 

@@ -371,7 +371,6 @@ fn every_reason_to_drop_is_distinguished() {
         slot: 0,
         n_elems: 8,
         next_exponent: 0,
-        tag: 0,
     };
     let payload = [0; 64];
     let mut drop = |from: u32, header: Header| {

@@ -21,7 +21,6 @@ fn contribution(worker: u8, round: u32) -> Header {
         slot: 0,
         n_elems: 1,
         next_exponent: worker.into(),
-        tag: 0,
     }
 }
 

@@ -64,12 +64,11 @@ impl Aggregator {
             Lease::Tree(lease) => {
                 let installed = self.trees.install_starting_at(now, lease.clone(), first);
                 installed.map_err(|error| error.to_string())?;
-                self.hops.install_tree(&lease, secrets);
+                self.hops.install(&Lease::Tree(lease), secrets);
                 Ok(())
             }
             lease => {
-                let key = secrets.and_then(Secrets::job_key);
-                let installed = self.rows.install(now, lease, key, first);
+                let installed = self.rows.install(now, lease, secrets, first);
                 installed.map_err(|refusal| refusal.to_string())
             }
         }

@@ -10,7 +10,7 @@ use netsum_proto::{
     AcceptedResult, DropReason, OutgoingPacket, PortId, Secrets, Time, Worker, WorkerConfig,
     WorkerMachine, WorkerTags, with_worker,
 };
-use netsum_wire::{PacketHeader, Protocol, TreeId};
+use netsum_wire::{PacketHeader, TreeId};
 
 /// An operation that is summed on trees.
 #[derive(Clone, Debug)]
@@ -55,7 +55,6 @@ struct Epoch {
     window: usize,
     frozen: bool,
     tags: WorkerTags,
-    protocol: Protocol,
     switches: Vec<PortId>,
 }
 
@@ -80,12 +79,10 @@ impl DataPlane {
     ) {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         let window = config.settings().retained;
-        let protocol = config.protocol();
-        let tags = WorkerTags::new(protocol, secrets);
+        let tags = WorkerTags::new(secrets);
         let worker = Worker::starting_at(now, config, first);
         let retained = BTreeMap::new();
-        self.epoch =
-            Some(Epoch { worker, retained, window, frozen: false, tags, protocol, switches });
+        self.epoch = Some(Epoch { worker, retained, window, frozen: false, tags, switches });
         for operation in std::mem::take(&mut self.backlog) {
             self.submit(operation);
         }
@@ -94,7 +91,7 @@ impl DataPlane {
     /// Takes keys into use that have arrived after the plan.
     pub fn secure(&mut self, secrets: Secrets) {
         if let Some(epoch) = &mut self.epoch {
-            epoch.tags.secure(epoch.protocol, secrets);
+            epoch.tags.secure(secrets);
         }
     }
 
@@ -148,9 +145,9 @@ impl DataPlane {
             &operation.buffer[operation.bytes(&range)]
         };
         let worker = &mut epoch.worker;
-        let extension_len = epoch.tags.extension_len();
+        let sealed = epoch.tags.are_sealed();
         let (tree, mut packet) =
-            with_worker!(worker, machine => next(machine, now, extension_len, elements))?;
+            with_worker!(worker, machine => next(machine, now, sealed, elements))?;
         epoch.tags.seal(tree, &mut packet, &[]);
         Some((epoch.switches[usize::from(tree.0)], packet))
     }
@@ -297,11 +294,11 @@ fn take<W: WorkerMachine>(
 fn next<'a, W: WorkerMachine>(
     machine: &mut W,
     now: Time,
-    extension_len: usize,
+    sealed: bool,
     elements: impl Fn(u64, Range<u64>) -> &'a [u8],
 ) -> Option<(TreeId, Vec<u8>)> {
     let mut outgoing = machine.poll_transmit(now)?;
-    let head_len = W::Header::LEN + extension_len;
+    let head_len = W::Header::head_len(sealed);
     let mut packet = vec![0; head_len + outgoing.header().payload_len()];
     let (head, payload) = packet.split_at_mut(head_len);
     if let Some(id) = outgoing.operation() {

@@ -1,20 +1,23 @@
-//! Wire format of protocol `atp`: a 46-byte header in network byte order, then little-endian elements.
+//! Wire format of protocol `atp`: a header in network byte order, then little-endian elements.
+//!
+//! The header has 38 bytes. Unsealed packets have eight zeros after it; sealed ones have an extension ([`crate::seal`]).
 //!
 //! The fields are the paper's (ATP, NSDI 2021, figure of the packet format), wider where a training run
 //! outgrows them: identity is 32 + 16 + 8 + 32 bits of job, epoch, tree and sequence number (the paper has
 //! 32 for job and sequence number), the slot 32 (16), each fan-in 8 (5). docs/protocol-atp.md has the table.
 
 use crate::arithmetic::Arithmetic;
+use crate::extension;
 use crate::field::{DecodeError, be16, be32, put16, put32};
 use crate::ids::{Epoch, JobId, Sequence, SlotIndex, TreeId};
 use crate::packet::packet_header;
 
-/// Bytes before the payload.
+/// Bytes before the payload of an unsealed packet.
 pub const HEADER_LEN: usize = 46;
-/// First byte of the tag.
-pub(crate) const TAG: usize = 38;
-/// First byte of every packet: protocol 2, version 1.
+/// First byte of unsealed packets: protocol 2, version 1.
 pub const VERSION: u8 = 0x21;
+/// First byte of sealed packets.
+pub const SEALED_VERSION: u8 = extension::sealed_version(VERSION);
 /// Most workers of a rack and racks of a job: the width of a bitmap.
 pub const MAX_FAN_IN: u8 = 32;
 
@@ -116,27 +119,20 @@ pub struct Header {
     /// In a result: the slot of the fragment that uses this one's entry in the table next (the paper returns it in the
     /// unused bitmap).
     pub next_slot: SlotIndex,
-    /// Tag over all other fields and the payload; 0 in a trusted fabric.
-    pub tag: u64,
 }
 
-pub(crate) const LEVEL_BIT: u8 = 0x10;
+const LEVEL_BIT: u8 = 0x10;
 const KIND_BITS: u8 = 0x0f;
 const RESEND: u8 = 0x01;
-pub(crate) const COLLISION: u8 = 0x02;
+const COLLISION: u8 = 0x02;
 const OVERFLOW: u8 = 0x04;
-pub(crate) const ECN: u8 = 0x08;
+const ECN: u8 = 0x08;
 
 impl Header {
     /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
-        let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
-            return Err(DecodeError::TruncatedHeader);
-        };
-        if h[0] != VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
+        let (h, payload) = extension::split(VERSION, HEADER_LEN, packet)?;
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | LEVEL_BIT) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
@@ -157,7 +153,6 @@ impl Header {
             workers: be32(h, 26),
             racks: be32(h, 30),
             next_slot: SlotIndex(be32(h, 34)),
-            tag: u64::from(be32(h, 38)) << 32 | u64::from(be32(h, 42)),
         };
         if payload.len() != header.payload_len() {
             return Err(DecodeError::PayloadLength);
@@ -172,7 +167,7 @@ impl Header {
         }
     }
 
-    /// Writes the header.
+    /// Writes the header of an unsealed packet.
     #[inline]
     pub fn encode(&self, h: &mut [u8; HEADER_LEN]) {
         h[0] = VERSION;
@@ -190,8 +185,7 @@ impl Header {
         put32(h, 26, self.workers);
         put32(h, 30, self.racks);
         put32(h, 34, self.next_slot.0);
-        put32(h, 38, (self.tag >> 32) as u32);
-        put32(h, 42, self.tag as u32);
+        h[38..].fill(0);
     }
 
     /// Bytes that follow the header.
@@ -274,7 +268,6 @@ mod tests {
             workers: 0b1010,
             racks: 0x8000_0000,
             next_slot: SlotIndex(0x1314_1516),
-            tag: 0x1718_191a_1b1c_1d1e,
         }
     }
 
@@ -290,8 +283,7 @@ mod tests {
     fn layout_is_the_documented_one() {
         let expected = [
             0x21, 0x10, 0x15, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 2, 4, 32, 15,
-            16, 17, 18, 0, 0, 0, 0x0a, 0x80, 0, 0, 0, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29,
-            30,
+            16, 17, 18, 0, 0, 0, 0x0a, 0x80, 0, 0, 0, 19, 20, 21, 22, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let packet = packet(&header());
         assert_eq!(packet[..HEADER_LEN], expected);

@@ -2,8 +2,12 @@
 
 use crate::DecodeError;
 
-/// Bytes between header and payload: the packet number and the tag, eight bytes each.
+/// Bytes of the header that sealed packets of every protocol have; what an unsealed one has beyond is zero.
+pub const HEADER_LEN: usize = 38;
+/// Bytes that follow the header: the packet number and the tag, eight bytes each.
 pub const EXTENSION_LEN: usize = 16;
+/// Bytes before the payload of every sealed packet.
+pub const SEALED_HEADER_LEN: usize = HEADER_LEN + EXTENSION_LEN;
 /// Second digit of the first byte of a sealed packet.
 const SEALED: u8 = 2;
 /// The same of an unsealed one.
@@ -20,14 +24,31 @@ pub fn is_sealed(packet: &[u8]) -> bool {
     packet.first().is_some_and(|version| version & 0x0f == SEALED)
 }
 
-/// What follows the header: the payload, without the extension of a sealed packet. `version`: that of unsealed packets.
+/// Splits a packet into the header that all its protocol's packets have, and the payload. `version`: the first byte of
+/// unsealed packets, whose header has `len` bytes.
 #[inline]
-pub(crate) fn payload(version: u8, first: u8, rest: &[u8]) -> Result<&[u8], DecodeError> {
-    if first == version {
-        Ok(rest)
+pub(crate) fn split(
+    version: u8,
+    len: usize,
+    packet: &[u8],
+) -> Result<(&[u8; HEADER_LEN], &[u8]), DecodeError> {
+    let (header, rest) = packet.split_first_chunk().ok_or(DecodeError::TruncatedHeader)?;
+    let first = header[0];
+    let payload = if first == version {
+        let (reserved, payload) = split_at(rest, len - HEADER_LEN)?;
+        if reserved.iter().any(|&byte| byte != 0) {
+            return Err(DecodeError::Reserved);
+        }
+        payload
     } else if first == sealed_version(version) {
-        rest.get(EXTENSION_LEN..).ok_or(DecodeError::TruncatedHeader)
+        split_at(rest, EXTENSION_LEN)?.1
     } else {
-        Err(DecodeError::UnknownVersion)
-    }
+        return Err(DecodeError::UnknownVersion);
+    };
+    Ok((header, payload))
+}
+
+#[inline]
+fn split_at(bytes: &[u8], at: usize) -> Result<(&[u8], &[u8]), DecodeError> {
+    bytes.split_at_checked(at).ok_or(DecodeError::TruncatedHeader)
 }

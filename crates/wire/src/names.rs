@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::extension::EXTENSION_LEN;
-use crate::{PacketHeader, atp, panama, switchml};
+use crate::extension::SEALED_HEADER_LEN;
+use crate::{atp, panama, switchml};
 
 macro_rules! names {
     ($(#[$doc:meta])* $what:literal $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $text:literal,)* }) => {
@@ -90,16 +90,7 @@ names! {
 }
 
 /// Bytes of IPv4, UDP and the largest header of all protocols: the part of an MTU that is not payload.
-pub const HEADERS_MAX: u32 = 28 + panama::SEALED_HEADER_LEN as u32;
-
-/// Positions of the parts of a protocol's packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Bytes of the header, without the extension of sealed packets.
-    pub header_len: usize,
-    /// First byte of the keyed tag in the header, in protocols that have one there.
-    pub tag: Option<usize>,
-}
+pub const HEADERS_MAX: u32 = 28 + SEALED_HEADER_LEN as u32;
 
 impl Protocol {
     /// The protocol of packets with this first byte.
@@ -107,34 +98,20 @@ impl Protocol {
     pub const fn of_version(version: u8) -> Option<Protocol> {
         match version {
             panama::VERSION | panama::SEALED_VERSION => Some(Protocol::Panama),
-            atp::VERSION => Some(Protocol::Atp),
-            switchml::VERSION => Some(Protocol::Switchml),
+            atp::VERSION | atp::SEALED_VERSION => Some(Protocol::Atp),
+            switchml::VERSION | switchml::SEALED_VERSION => Some(Protocol::Switchml),
             _ => None,
         }
     }
 
-    /// Positions of the parts of its packets.
+    /// Bytes before the payload of its unsealed packets.
     #[inline]
-    pub const fn layout(self) -> Layout {
+    pub const fn header_len(self) -> usize {
         match self {
-            Protocol::Panama => Layout { header_len: panama::Header::LEN, tag: None },
-            Protocol::Atp => Layout { header_len: atp::Header::LEN, tag: Some(atp::TAG) },
-            Protocol::Switchml => {
-                Layout { header_len: switchml::Header::LEN, tag: Some(switchml::TAG) }
-            }
+            Protocol::Panama => panama::HEADER_LEN,
+            Protocol::Atp => atp::HEADER_LEN,
+            Protocol::Switchml => switchml::HEADER_LEN,
         }
-    }
-
-    /// Whether its packets have a tag in the header, under one key of the whole job. The packets of the others are
-    /// sealed ([`crate::seal`]), under keys of each hop.
-    pub const fn has_tags(self) -> bool {
-        self.layout().tag.is_some()
-    }
-
-    /// Bytes before the payload of a packet with a tag.
-    pub const fn tagged_header_len(self) -> usize {
-        let Layout { header_len, tag } = self.layout();
-        if tag.is_some() { header_len } else { header_len + EXTENSION_LEN }
     }
 
     /// Whether each job has a static pool at a single switch. Such a switch sends nothing while a worker is late, and
@@ -162,6 +139,7 @@ fn enumerate(names: impl Iterator<Item = &'static str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::extension::HEADER_LEN;
 
     #[test]
     fn every_name_parses_by_text_and_by_serde() {
@@ -189,16 +167,16 @@ mod tests {
     #[test]
     fn the_first_byte_determines_the_protocol() {
         for &protocol in Protocol::ALL {
-            let version = match protocol {
-                Protocol::Panama => panama::VERSION,
-                Protocol::Atp => atp::VERSION,
-                Protocol::Switchml => switchml::VERSION,
+            let versions = match protocol {
+                Protocol::Panama => [panama::VERSION, panama::SEALED_VERSION],
+                Protocol::Atp => [atp::VERSION, atp::SEALED_VERSION],
+                Protocol::Switchml => [switchml::VERSION, switchml::SEALED_VERSION],
             };
-            assert_eq!(Protocol::of_version(version), Some(protocol));
+            assert!(
+                versions.iter().all(|&version| Protocol::of_version(version) == Some(protocol))
+            );
+            assert!((HEADER_LEN..=SEALED_HEADER_LEN).contains(&protocol.header_len()));
         }
         assert_eq!(Protocol::of_version(0), None);
-        assert_eq!(Protocol::of_version(panama::SEALED_VERSION), Some(Protocol::Panama));
-        let longest = Protocol::ALL.iter().map(|protocol| protocol.tagged_header_len()).max();
-        assert_eq!(longest, Some(HEADERS_MAX as usize - 28));
     }
 }

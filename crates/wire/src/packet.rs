@@ -1,18 +1,25 @@
 //! The driver's interface to every protocol's packets.
 
+use crate::seal::SEALED_HEADER_LEN;
 use crate::{DecodeError, JobId, TreeId};
 
 /// A header, for drivers that are generic over protocols.
 pub trait PacketHeader: Copy + Send {
-    /// First byte of each packet.
+    /// First byte of unsealed packets.
     const VERSION: u8;
-    /// Bytes of the header.
+    /// Bytes before the payload of unsealed packets.
     const LEN: usize;
+
+    /// Bytes before the payload.
+    #[inline]
+    fn head_len(sealed: bool) -> usize {
+        if sealed { SEALED_HEADER_LEN } else { Self::LEN }
+    }
 
     /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     fn decode(packet: &[u8]) -> Result<(Self, &[u8]), DecodeError>;
 
-    /// Writes the header into `out`, which has [`PacketHeader::LEN`] bytes.
+    /// Writes the header of an unsealed packet into `out`, which has [`PacketHeader::LEN`] bytes.
     fn write(&self, out: &mut [u8]);
 
     /// Number of bytes after the header.

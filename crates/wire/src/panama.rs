@@ -4,7 +4,7 @@
 //! aligned for a bus or a vector unit; in a sealed packet (version 2, [`crate::seal`]) it starts at byte 96. The IP
 //! header carries ECN; docs/protocol-panama.md has the table and the reasons.
 
-use crate::extension::{self, EXTENSION_LEN, sealed_version};
+use crate::extension::{self, sealed_version};
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
@@ -18,8 +18,6 @@ pub const HEADER_LEN: usize = 38;
 pub const VERSION: u8 = 0x11;
 /// First byte of a sealed packet: protocol 1, version 2.
 pub const SEALED_VERSION: u8 = sealed_version(VERSION);
-/// Bytes before the payload of a sealed packet.
-pub const SEALED_HEADER_LEN: usize = HEADER_LEN + EXTENSION_LEN;
 /// A `window_cap` without a limit: "as much as the aggregators allow".
 pub const NO_CAP: u16 = u16::MAX;
 
@@ -107,10 +105,7 @@ impl Header {
     /// leaves the tag of a sealed packet to [`crate::seal::SealKey::open`].
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
-        let Some((h, rest)) = packet.split_first_chunk::<HEADER_LEN>() else {
-            return Err(DecodeError::TruncatedHeader);
-        };
-        let payload = extension::payload(VERSION, h[0], rest)?;
+        let (h, payload) = extension::split(VERSION, HEADER_LEN, packet)?;
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | FLAG_BITS) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
@@ -186,6 +181,7 @@ packet_header!(Header, tree: |h| h.tree, missing: |h| h.missing);
 mod tests {
     use super::*;
     use crate::format::{Dtype, ReduceOp};
+    use crate::seal::{EXTENSION_LEN, SEALED_HEADER_LEN};
     use proptest::prelude::*;
 
     fn header() -> Header {

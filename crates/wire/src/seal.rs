@@ -1,6 +1,6 @@
 //! Sealed packets: version 2 of a protocol's packets, with a packet number and a tag between header and payload.
 //!
-//! The header is that of version 1, but for its first byte. A key is of one hop and direction, and no number occurs
+//! The header is that of version 1, but for its first byte and for zeros at its end. A key is of one hop and direction, and no number occurs
 //! twice under a key, as in ESP (RFC 4303, sections 2.2 and 3.4.3): a recorded packet is never accepted again.
 
 use std::borrow::Cow;
@@ -10,14 +10,16 @@ use aegis::aegis128l::Aegis128LMac;
 use siphasher::sip::SipHasher24;
 
 use crate::Protocol;
-use crate::extension::{UNSEALED, sealed_version};
+use crate::extension::{HEADER_LEN, UNSEALED, sealed_version};
 use crate::tag::{JobKey, Mac};
 
-pub use crate::extension::{EXTENSION_LEN, is_sealed};
+pub use crate::extension::{EXTENSION_LEN, SEALED_HEADER_LEN, is_sealed};
 
 /// Header and number are authenticated in a block of this many bytes, padded with zeros, so that the payload begins at
 /// a block of the MAC.
 const HEAD: usize = 64;
+/// Bytes of the header and the packet number.
+const NUMBERED_LEN: usize = HEADER_LEN + 8;
 
 /// The keys of one hop between a node of a tree and one of its children, by direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,27 +78,29 @@ impl SealKey {
         })
     }
 
-    /// Makes a sealed packet of an unsealed one. `head`: the header, [`EXTENSION_LEN`] bytes, and all bytes between
-    /// these and `payload`; `number`: never used before under this key. Panics if `head` is shorter.
+    /// Makes a sealed packet of an unsealed one. `head`: the header as in an unsealed packet, room up to
+    /// [`SEALED_HEADER_LEN`], and all bytes between these and `payload`; `number`: never used before under this key.
+    /// Panics if `head` is shorter.
     #[inline]
     pub fn seal(&self, number: u64, head: &mut [u8], payload: &[u8]) {
         head[0] = sealed_version(head[0]);
-        let at = header_len(head[0]).expect("a header of a protocol with sealed packets");
-        head[at..at + 8].copy_from_slice(&number.to_be_bytes());
-        let (authenticated, rest) = head.split_at(at + EXTENSION_LEN);
-        let tag = self.tag(&authenticated[..at + 8], [rest, payload]);
-        head[at + 8..at + EXTENSION_LEN].copy_from_slice(&tag.to_be_bytes());
+        head[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
+        let (authenticated, rest) = head.split_at(SEALED_HEADER_LEN);
+        let tag = self.tag(&authenticated[..NUMBERED_LEN], [rest, payload]);
+        head[NUMBERED_LEN..SEALED_HEADER_LEN].copy_from_slice(&tag.to_be_bytes());
     }
 
     /// The number of a sealed packet; `None`: it is not sealed, or not under this key.
     #[inline]
     pub fn open(&self, packet: &[u8]) -> Option<u64> {
-        let at = header_len(*packet.first()?)?;
-        let (head, payload) = packet.split_at_checked(at + EXTENSION_LEN)?;
-        let number = u64::from_be_bytes(*head[at..].first_chunk()?);
+        let (head, payload) = packet.split_at_checked(SEALED_HEADER_LEN)?;
+        if !is_sealed(packet) {
+            return None;
+        }
+        let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
         // The result is known only after all of the tag was compared.
-        let tag = self.tag(&head[..at + 8], [payload, &[]]).to_be_bytes();
-        (head[at + 8..] == tag).then_some(number)
+        let tag = self.tag(&head[..NUMBERED_LEN], [payload, &[]]).to_be_bytes();
+        (head[NUMBERED_LEN..] == tag).then_some(number)
     }
 
     fn tag(&self, head: &[u8], rest: [&[u8]; 2]) -> u64 {
@@ -128,27 +132,23 @@ impl std::fmt::Debug for SealKey {
 
 /// An unsealed packet with room for the extension. Panics if it is shorter than its header.
 pub fn with_room(packet: &[u8]) -> Vec<u8> {
-    let at = header_len(sealed_version(packet[0])).expect("a protocol with sealed packets");
-    [&packet[..at], &[0; EXTENSION_LEN], &packet[at..]].concat()
+    let protocol = Protocol::of_version(packet[0]).expect("a packet of a known protocol");
+    let payload = &packet[protocol.header_len()..];
+    [&packet[..HEADER_LEN], &[0; EXTENSION_LEN], payload].concat()
 }
 
 /// A packet without the extension, as an unsealed one.
 pub fn unsealed(packet: &[u8]) -> Cow<'_, [u8]> {
-    let at = packet.first().and_then(|&version| header_len(version));
-    match at.and_then(|at| Some((packet.get(..at)?, packet.get(at + EXTENSION_LEN..)?))) {
-        Some((header, payload)) => {
-            let mut packet = [header, payload].concat();
+    let protocol = packet.first().and_then(|&version| Protocol::of_version(version));
+    match (protocol, packet.split_at_checked(SEALED_HEADER_LEN)) {
+        (Some(protocol), Some((head, payload))) if is_sealed(packet) => {
+            let reserved = vec![0; protocol.header_len() - HEADER_LEN];
+            let mut packet = [&head[..HEADER_LEN], &reserved, payload].concat();
             packet[0] = packet[0] & 0xf0 | UNSEALED;
             Cow::Owned(packet)
         }
-        None => Cow::Borrowed(packet),
+        _ => Cow::Borrowed(packet),
     }
-}
-
-/// Bytes of the header of a sealed packet with this first byte.
-fn header_len(version: u8) -> Option<usize> {
-    let protocol = Protocol::of_version(version).filter(|_| is_sealed(&[version]))?;
-    Some(protocol.layout().header_len)
 }
 
 #[cfg(test)]

@@ -3,19 +3,20 @@
 //! The fields are those of SwitchML's code (p4lang/p4app-switchML: message type, job number, element index,
 //! pool index with the version as its highest bit, two exponents). Differs: a full round number takes the
 //! place of the version bit, which cannot tell a packet that is two rounds late; the exponents are of all
-//! fragments and one per packet; job, epoch and tag as in the other protocols.
+//! fragments and one per packet; job and epoch as in the other protocols.
 
 use crate::arithmetic::Arithmetic;
+use crate::extension;
 use crate::field::{DecodeError, be16, be32, put16, put32};
 use crate::ids::{Epoch, JobId};
 use crate::packet::packet_header;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
-/// First byte of the tag.
-pub(crate) const TAG: usize = 24;
-/// First byte of every packet: protocol 3, version 1.
+/// First byte of unsealed packets: protocol 3, version 1.
 pub const VERSION: u8 = 0x31;
+/// First byte of sealed packets ([`crate::seal`]).
+pub const SEALED_VERSION: u8 = extension::sealed_version(VERSION);
 
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,8 +66,6 @@ pub struct Header {
     pub n_elems: u16,
     /// Exponent of the next fragment in this slot; a switch keeps the maximum.
     pub next_exponent: i16,
-    /// Tag over all other fields and the payload; 0 in a trusted fabric.
-    pub tag: u64,
 }
 
 /// Replaces a worker's number in packets of a switch.
@@ -79,12 +78,7 @@ impl Header {
     /// Splits a packet into header and payload, and validates it: packets may come from attackers.
     #[inline]
     pub fn decode(packet: &[u8]) -> Result<(Header, &[u8]), DecodeError> {
-        let Some((h, payload)) = packet.split_first_chunk::<HEADER_LEN>() else {
-            return Err(DecodeError::TruncatedHeader);
-        };
-        if h[0] != VERSION {
-            return Err(DecodeError::UnknownVersion);
-        }
+        let (h, payload) = extension::split(VERSION, HEADER_LEN, packet)?;
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | RESENT) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
@@ -101,9 +95,8 @@ impl Header {
             slot: be16(h, 18),
             n_elems: be16(h, 20),
             next_exponent: be16(h, 22) as i16,
-            tag: u64::from(be32(h, 24)) << 32 | u64::from(be32(h, 28)),
         };
-        if h[32..38] != [0; 6] {
+        if h[24..] != [0; 14] {
             return Err(DecodeError::Reserved);
         }
         if payload.len() != header.payload_len() {
@@ -112,7 +105,7 @@ impl Header {
         Ok((header, payload))
     }
 
-    /// Writes the header.
+    /// Writes the header of an unsealed packet.
     #[inline]
     pub fn encode(&self, h: &mut [u8; HEADER_LEN]) {
         h[0] = VERSION;
@@ -126,9 +119,7 @@ impl Header {
         put16(h, 18, self.slot);
         put16(h, 20, self.n_elems);
         put16(h, 22, self.next_exponent as u16);
-        put32(h, 24, (self.tag >> 32) as u32);
-        put32(h, 28, self.tag as u32);
-        h[32..38].fill(0);
+        h[24..].fill(0);
     }
 
     /// Number of bytes after the header.
@@ -159,7 +150,6 @@ mod tests {
             slot: 0x0f10,
             n_elems: 2,
             next_exponent: -2,
-            tag: 0x1112_1314_1516_1718,
         }
     }
 
@@ -175,7 +165,7 @@ mod tests {
     fn layout_is_the_documented_one() {
         let expected = [
             0x31, 0x10, 3, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 2, 0xff,
-            0xfe, 17, 18, 19, 20, 21, 22, 23, 24, 0, 0, 0, 0, 0, 0,
+            0xfe, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let packet = packet(&header());
         assert_eq!(packet[..HEADER_LEN], expected);
@@ -210,7 +200,7 @@ mod tests {
                 bytes[0] = VERSION;
                 bytes[1] &= 0x13;
                 bytes[2] &= 3;
-                bytes[32..38].fill(0);
+                bytes[24..38].fill(0);
                 let elements = (bytes.len() - HEADER_LEN) / 4;
                 bytes.truncate(HEADER_LEN + elements * 4);
                 bytes[20..22].copy_from_slice(&(elements as u16).to_be_bytes());

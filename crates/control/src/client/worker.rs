@@ -208,8 +208,7 @@ impl Worker {
         }
         self.join.known_epoch = message.epoch;
         // Without keys: a controller that rebuilds the job gives it new ones.
-        let (key, key_id) = (None, 0);
-        self.join.plan = Some(pb::Plan { trees: Vec::new(), key, key_id, ..message.clone() });
+        self.join.plan = Some(pb::Plan { trees: Vec::new(), key_id: 0, ..message.clone() });
         self.notices.send(WorkerNotice::Plan(Box::new(plan)))
     }
 }

@@ -45,8 +45,7 @@ impl Bounded for pb::Plan {
         text("plan.reason", &self.reason, PLAN_TEXT_MAX)?;
         text("plan.choice", &self.choice, PLAN_TEXT_MAX)?;
         text("plan.congestion", &self.congestion, NAME_MAX)?;
-        text("plan.protocol", &self.protocol, NAME_MAX)?;
-        list("plan.key", self.key.as_ref().map_or(0, |key| key.value.len()), NAME_MAX)
+        text("plan.protocol", &self.protocol, NAME_MAX)
     }
 }
 

@@ -38,24 +38,13 @@ impl pb::JobKey {
 impl pb::Lease {
     /// The lease with the keys of its packets.
     pub(crate) fn with_secrets(self, secrets: Option<&Secrets>) -> pb::Lease {
-        match secrets {
-            Some(Secrets::Job(key)) => pb::Lease { key: Some((*key).into()), ..self },
-            Some(Secrets::Hops(hops)) => {
-                let hop_keys = hops
-                    .iter()
-                    .map(|keys| pb::JobKey { value: keys.to_bytes().to_vec() })
-                    .collect();
-                pb::Lease { hop_keys, ..self }
-            }
-            None => self,
-        }
+        let message = |keys: &HopKeys| pb::JobKey { value: keys.to_bytes().to_vec() };
+        let hop_keys = secrets.into_iter().flatten().map(message).collect();
+        pb::Lease { hop_keys, ..self }
     }
 
     /// The keys of its packets; `None`: they carry no tags. Errors describe what is invalid.
     pub fn secrets(&self) -> Result<Option<Secrets>, String> {
-        if let Some(key) = &self.key {
-            return Ok(Some(key.key().map_err(|error| error.to_string())?.into()));
-        }
         if self.hop_keys.is_empty() {
             return Ok(None);
         }
@@ -65,9 +54,8 @@ impl pb::Lease {
             return Err(format!("the lease has keys for {keys} of {neighbours} neighbours"));
         }
         let keys = self.hop_keys.iter().map(|keys| HopKeys::from_bytes(&keys.value));
-        let keys: Option<Vec<HopKeys>> = keys.collect();
-        let invalid = || "the lease has keys that this version cannot use".to_owned();
-        keys.map(|keys| Some(Secrets::Hops(keys))).ok_or_else(invalid)
+        let keys: Option<Secrets> = keys.collect();
+        keys.map(Some).ok_or_else(|| "the lease has keys that this version cannot use".to_owned())
     }
 }
 

@@ -57,8 +57,7 @@ impl TryFrom<&pb::Plan> for JobPlan {
             let known = aggregators.iter_mut().find(|known| known.name == node.switch);
             known.expect("every node was given a number").address = parsed;
         }
-        let key = message.key.as_ref().map(pb::JobKey::key).transpose()?;
-        Ok(JobPlan { plan, aggregators, key, key_id: message.key_id })
+        Ok(JobPlan { plan, aggregators, key_id: message.key_id })
     }
 }
 
@@ -66,8 +65,7 @@ impl TryFrom<&pb::Plan> for JobPlan {
 pub(crate) fn plan_to_bytes(plan: &JobPlan) -> Vec<u8> {
     let tree = |(number, tree)| tree_message(number, tree, plan);
     let trees = (0..).zip(&plan.plan.trees).map(tree).collect();
-    let key = plan.key.map(pb::JobKey::from);
-    pb::Plan { key, key_id: plan.key_id, ..message(&plan.plan, trees) }.encode_to_vec()
+    pb::Plan { key_id: plan.key_id, ..message(&plan.plan, trees) }.encode_to_vec()
 }
 
 /// Decodes a plan and validates it for a job of `size` ranks.
@@ -154,7 +152,6 @@ fn message(plan: &Plan, trees: Vec<pb::Tree>) -> pb::Plan {
         congestion: plan.congestion.to_string(),
         min_bytes: plan.min_bytes,
         reason: plan.reason.clone(),
-        key: None,
         key_id: 0,
         incarnation: 0,
     }

@@ -340,13 +340,9 @@ impl Job {
         self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
     }
 
-    /// A plan with its key, or with the number of the key from which ranks derive theirs.
-    pub(super) fn with_keys(&self, plan: pb::Plan, protocol: Protocol) -> pb::Plan {
-        let (key, key_id) = match protocol.has_tags() {
-            true => (self.key.map(pb::JobKey::from), 0),
-            false => (None, self.key.as_ref().map_or(0, key_id)),
-        };
-        pb::Plan { key, key_id, ..plan }
+    /// A plan with the number of the key from which ranks derive theirs.
+    pub(super) fn with_key_id(&self, plan: pb::Plan) -> pb::Plan {
+        pb::Plan { key_id: self.key.as_ref().map_or(0, key_id), ..plan }
     }
 
     /// The message that brings a rank its key, unless the fabric is trusted.

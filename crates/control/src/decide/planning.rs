@@ -181,7 +181,6 @@ impl State {
         let incarnation = self.incarnation;
         let job = self.job_mut(id).expect("the caller has it");
         let Some(pending) = job.pending.take() else { return };
-        let protocol = pending.plan.protocol;
         let plan = pb::Plan { incarnation, ..plan_message(&pending.plan, &fabric, &topology) };
         let before = epoch::previous(pending.plan.epoch);
         let nodes =
@@ -190,7 +189,7 @@ impl State {
         job.current = Some(pending.plan);
         job.adopted_ms = now_ms;
         (job.silent_since_ms, job.worked_ms) = (None, None);
-        let plan = job.with_keys(plan, protocol);
+        let plan = job.with_key_id(plan);
         let sessions: Vec<_> = job.sessions().collect();
         self.actions.push(Action::SaveJob(id));
         let send = |session| Action::SendToWorker(session, WorkerMessage::Plan(plan.clone()));

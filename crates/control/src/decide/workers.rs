@@ -404,9 +404,8 @@ impl State {
         } else if let Some(plan) = &job.current
             && epoch::is_newer(plan.epoch.into(), join.known_epoch)
         {
-            let protocol = plan.protocol;
             let plan = pb::Plan { incarnation, ..plan_message(plan, &fabric, &topology) };
-            messages.push(WorkerMessage::Plan(job.with_keys(plan, protocol)));
+            messages.push(WorkerMessage::Plan(job.with_key_id(plan)));
         }
         let send = |message| Action::SendToWorker(session, message);
         self.actions.extend(messages.into_iter().map(send));

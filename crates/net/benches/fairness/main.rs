@@ -1,6 +1,6 @@
 //! An overloaded switch with 64 tenants, one of which floods: what part of their packets do the others keep?
 //!
-//! Every tenant has a job of protocol `switchml` under a SipHash key and sends packets that cost the switch a tag each.
+//! Every tenant has a job of protocol `switchml` with SipHash tags, one of which each packet costs the switch.
 //! 63 tenants send at one steady rate; the flood is sent as fast as one thread can. Two kinds of round alternate: with
 //! each tenant on its own, and with all jobs as one tenant's, whom no fair share can protect from each other.
 //!
@@ -20,16 +20,16 @@ use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::{SendBatch, Socket, SocketOptions};
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::policer::{Owner, Policer, RateLimit, Verdict};
-use netsum_proto::{PortId, Time, switchml};
+use netsum_proto::{Hop, PortId, Time, switchml};
+use netsum_wire::seal::{HopKeys, with_room};
 use netsum_wire::switchml::{Header, Kind};
-use netsum_wire::tag::{JobKey, Mac};
+use netsum_wire::tag::Mac;
 use netsum_wire::{Arithmetic, Epoch, JobId, PacketHeader};
 use record::{commit, machine, median};
 use serde_json::json;
 
 const TENANTS: u32 = 64;
 const ROW: u16 = 1408;
-const KEY: JobKey = JobKey::new(Mac::SipHash, *b"key of the bench");
 /// Packets per second of each tenant but the first.
 const STEADY: u64 = 3_000;
 /// The senders' clock.
@@ -110,8 +110,10 @@ struct Figure {
 struct Sender {
     job: u32,
     socket: Socket,
-    batch: SendBatch<()>,
-    packet: Vec<u8>,
+    batch: SendBatch<usize>,
+    hop: Hop,
+    /// One contribution, sealed under a new number whenever it is sent.
+    packets: Vec<Vec<u8>>,
 }
 
 fn round(flood: bool, one_tenant: bool) -> Figure {
@@ -173,20 +175,26 @@ impl Sender {
         let workers = vec![socket.local_addr(), nobody];
         let (job_id, epoch) = (JobId(job), Epoch(1));
         let lease = switchml::Lease { job: job_id, epoch, workers, slots: 1, fragment_bytes: ROW };
-        switch.install_with(lease, Some(KEY.into())).expect("the lease fits");
+        switch.install_with(lease, Some(vec![keys(); 2])).expect("the lease fits");
         let mut batch = SendBatch::new();
         batch.set_destination(0, switch.local_addr());
-        Sender { job, socket, batch, packet: packet(job) }
+        let packets = vec![with_room(&packet(job)); TRAIN];
+        Sender { job, socket, batch, hop: Hop::to_parent(keys()), packets }
     }
 
     /// Sends that many packets; returns the number.
     fn send(&mut self, packets: usize) -> u64 {
-        debug_assert_eq!(netsum_wire::job_of(&self.packet), Some(JobId(self.job)));
-        (0..packets).for_each(|_| self.batch.push(0, ()));
-        let packet = &self.packet;
-        self.batch.flush(&self.socket, |()| [packet, &[]]);
+        debug_assert_eq!(netsum_wire::job_of(&self.packets[0]), Some(JobId(self.job)));
+        (0..packets).for_each(|packet| self.batch.push(0, packet));
+        self.packets[..packets].iter_mut().for_each(|packet| self.hop.seal(packet, &[]));
+        let sealed = &self.packets;
+        self.batch.flush(&self.socket, |&packet| [&sealed[packet], &[]]);
         packets as u64
     }
+}
+
+fn keys() -> HopKeys {
+    HopKeys::new(Mac::SipHash, *b"keys of the bench, 32 bytes long")
 }
 
 fn packet(job: u32) -> Vec<u8> {
@@ -202,10 +210,8 @@ fn packet(job: u32) -> Vec<u8> {
         slot: 0,
         n_elems: ROW / 4,
         next_exponent: 0,
-        tag: 0,
     };
     let mut packet = vec![0; Header::LEN + header.payload_len()];
     header.write(&mut packet[..Header::LEN]);
-    KEY.seal(&mut packet, &[]);
     packet
 }

@@ -10,6 +10,7 @@
 mod record;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,8 @@ use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
 use netsum_proto::{CongestionRule, Secrets};
 use netsum_wire::atp::Level;
-use netsum_wire::tag::{JobKey, Mac};
+use netsum_wire::seal::HopKeys;
+use netsum_wire::tag::Mac;
 use netsum_wire::*;
 use record::{commit, machine, median};
 use serde_json::json;
@@ -47,11 +49,11 @@ fn main() {
     let rounds: u64 = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(7);
     let kinds = [
         ("plain-352", 1408, None),
-        ("siphash-352", 1408, Some(JobKey::new(Mac::SipHash, SECRET))),
-        ("aegis-352", 1408, Some(JobKey::new(Mac::Aegis, SECRET))),
+        ("siphash-352", 1408, Some(Mac::SipHash)),
+        ("aegis-352", 1408, Some(Mac::Aegis)),
         ("plain-64", 256, None),
     ];
-    let kinds = kinds.map(|(name, bytes, key)| (name, bytes, Job::new(bytes, key)));
+    let kinds = kinds.map(|(name, bytes, mac)| (name, bytes, Job::new(bytes, mac)));
     let mut figures = kinds.each_ref().map(|_| Figures::default());
     for round in 0..=rounds {
         for ((_, _, job), figures) in kinds.iter().zip(&mut figures) {
@@ -85,8 +87,6 @@ fn main() {
     }
 }
 
-const SECRET: [u8; 16] = *b"key of the bench";
-
 struct Job {
     switch: SwitchDriver,
     _server: SwitchDriver,
@@ -100,8 +100,11 @@ fn start(role: Role) -> SwitchDriver {
 }
 
 impl Job {
-    fn new(fragment_bytes: u16, key: Option<JobKey>) -> Job {
-        let secrets = key.map(Secrets::from);
+    fn new(fragment_bytes: u16, mac: Option<Mac>) -> Job {
+        // The workers' hops, then the server's.
+        let secrets = |hops: Range<usize>| -> Option<Secrets> {
+            mac.map(|mac| hops.map(|hop| HopKeys::new(mac, [hop as u8; 32])).collect())
+        };
         let policy = Policy::FirstCome;
         let straggler_ns = 200_000_000;
         let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
@@ -120,13 +123,13 @@ impl Job {
         let (window, claim) = (WINDOW, Claim::default());
         let parent = server.local_addr();
         let lease = Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim };
-        switch.install_with(lease, secrets.clone()).expect("the lease fits");
+        switch.install_with(lease, secrets(0..WORKERS + 1)).expect("the lease fits");
         let neighbours = vec![Neighbour { port: switch.local_addr(), racks: 1, workers: u32::MAX }];
         let racks = vec![(0..WORKERS as u32).collect()];
         let slots = SLOTS;
         let lease =
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        server.install_with(lease, secrets.clone()).expect("the lease fits");
+        server.install_with(lease, secrets(WORKERS..WORKERS + 1)).expect("the lease fits");
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let place = WorkerPosition {
                 level: Level::Rack,
@@ -148,7 +151,7 @@ impl Job {
             };
             let config = config.into();
             let plan = WorkerPlan { config, switches: vec![switch.local_addr()] };
-            worker.begin_with(plan, secrets.clone());
+            worker.begin_with(plan, secrets(rank..rank + 1));
         }
         let fragments = (ELEMENTS * 4).div_ceil(usize::from(fragment_bytes)) as u64;
         Job { switch, _server: server, workers, fragments }

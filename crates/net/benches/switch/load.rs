@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
 use netsum_proto::Hop;
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, SEALED_HEADER_LEN};
-use netsum_wire::seal::HopKeys;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
+use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
 
 pub const WORKERS: usize = 4;

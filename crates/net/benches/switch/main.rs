@@ -192,7 +192,7 @@ fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
             let keys = (side == Side::Sealed).then(hop_keys);
             let mut load =
                 Load::new(place.near, middle.address(), arguments.window, keys.as_deref());
-            middle.connect(&load.addresses(), arguments.window, keys.map(Secrets::Hops));
+            middle.connect(&load.addresses(), arguments.window, keys);
             let adds = side != Side::Forwarder;
             load.run(Duration::from_millis(200), adds);
             let (before, own_before) = (middle.cpu(), CpuTime::of_this_thread());

@@ -267,7 +267,7 @@ impl Thread {
             }
             port
         });
-        self.hops.install_tree(&lease, secrets);
+        self.hops.install(&Lease::Tree(lease), secrets);
         self.forget_ports();
         Ok(())
     }

@@ -5,9 +5,8 @@ use std::net::SocketAddr;
 use netsum_proto::atp::{self, Node};
 use netsum_proto::registry::PoolCounters;
 use netsum_proto::row_machines::{Role, Row, RowMachines};
-use netsum_proto::{Aggregator, DropCounters, Lease, LeaseKey, PortId, Time};
+use netsum_proto::{Aggregator, DropCounters, Lease, LeaseKey, PortId, Secrets, Time};
 use netsum_wire::atp::{Header, Kind};
-use netsum_wire::tag::JobKey;
 use netsum_wire::{Epoch, JobId, Protocol};
 use rustc_hash::FxHashSet;
 
@@ -48,15 +47,16 @@ impl Slots {
         &mut self,
         now: Time,
         lease: &Lease<SocketAddr>,
-        key: Option<JobKey>,
+        secrets: Option<&Secrets>,
         first: u64,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
-        self.machines.install(now, lease.map(port), key, first)?;
+        self.machines.install(now, lease.map(port), secrets, first)?;
         if let (Lease::Slots(lease), Node::Switch(switch)) = (lease, self.machines.node())
             && !self.limited.contains(&lease.job)
+            && secrets.is_none()
         {
-            self.front.offer(switch, lease, key);
+            self.front.offer(switch, lease, None);
         }
         Ok(())
     }

@@ -304,13 +304,10 @@ impl Thread {
             Lease::Tree(lease) => {
                 let lease = lease.map(port);
                 self.switch.install_starting_at(now, lease.clone(), first)?;
-                self.hops.install_tree(&lease, secrets);
+                self.hops.install(&Lease::Tree(lease), secrets);
                 Ok(())
             }
-            lease => {
-                let key = secrets.and_then(Secrets::job_key);
-                self.slots.install(now, lease, key, first, port)
-            }
+            lease => self.slots.install(now, lease, secrets, first, port),
         }
     }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use netsum_proto::{Secrets, Time, Worker, WorkerTags};
-use netsum_wire::{Protocol, TreeId};
+use netsum_wire::TreeId;
 
 use super::retained::Retained;
 use super::{TreeOperation, WorkerPlan};
@@ -16,7 +16,6 @@ pub(super) struct Epoch {
     /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
     pub(super) tags: WorkerTags,
-    protocol: Protocol,
     /// Senders of the results of each tree.
     pub(super) switches: Vec<SocketAddr>,
     /// Each switch once, in order: trees to one switch share trains.
@@ -35,8 +34,6 @@ pub(super) struct Active {
 
 impl Epoch {
     pub(super) fn new(now: Time, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) -> Epoch {
-        let protocol = plan.config.protocol();
-        let tags = WorkerTags::new(protocol, secrets);
         let WorkerPlan { config, switches } = plan;
         let mut destinations = switches.clone();
         destinations.sort();
@@ -48,8 +45,7 @@ impl Epoch {
             retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
             worker: Worker::starting_at(now, config, first),
             frozen: false,
-            tags,
-            protocol,
+            tags: WorkerTags::new(secrets),
             switches,
             destinations,
         }
@@ -57,7 +53,7 @@ impl Epoch {
 
     /// Takes keys into use that have arrived after the plan.
     pub(super) fn secure(&mut self, secrets: Secrets) {
-        self.tags.secure(self.protocol, secrets);
+        self.tags.secure(secrets);
     }
 
     /// Every switch of the plan, once.

@@ -38,18 +38,18 @@ pub(super) fn take(
     with_worker!(worker, machine => take_by(machine, now, ce, packet, from, operations, retained))
 }
 
-/// The next packet to send and its tree. Appends the header, `extension_len` zeros and a quantised payload to
-/// `scratch`.
+/// The next packet to send and its tree. Appends the header, room for the extension of a sealed packet, and a
+/// quantised payload to `scratch`.
 #[inline]
 pub(super) fn poll_transmit(
     worker: &mut Worker,
     now: Time,
-    extension_len: usize,
+    sealed: bool,
     operations: &Operations,
     scratch: &mut Vec<u8>,
 ) -> Option<(TreeId, Packet)> {
     with_worker!(worker, machine => {
-        poll_transmit_by(machine, now, extension_len, operations, scratch)
+        poll_transmit_by(machine, now, sealed, operations, scratch)
     })
 }
 
@@ -83,14 +83,14 @@ fn take_by<W: WorkerMachine>(
 fn poll_transmit_by<W: WorkerMachine>(
     machine: &mut W,
     now: Time,
-    extension_len: usize,
+    sealed: bool,
     operations: &Operations,
     scratch: &mut Vec<u8>,
 ) -> Option<(TreeId, Packet)> {
     let mut outgoing = machine.poll_transmit(now)?;
     let start = scratch.len();
     let written = if W::IN_PLACE { 0 } else { outgoing.header().payload_len() };
-    let head_len = W::Header::LEN + extension_len;
+    let head_len = W::Header::head_len(sealed);
     scratch.resize(start + head_len + written, 0);
     let (head, payload) = scratch[start..].split_at_mut(head_len);
     let id = outgoing.operation();

@@ -190,13 +190,13 @@ impl Thread {
         let Some(epoch) = self.epoch.as_mut().filter(|epoch| !epoch.frozen) else {
             return false;
         };
-        let extension_len = epoch.tags.extension_len();
+        let sealed = epoch.tags.are_sealed();
         while self.queue.has_room(|| false)
             && self.scratch.len() < SCRATCH_BYTES
             && let Some((tree, packet)) = machine::poll_transmit(
                 &mut epoch.worker,
                 now,
-                extension_len,
+                sealed,
                 &self.operations,
                 &mut self.scratch,
             )

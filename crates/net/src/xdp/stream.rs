@@ -181,7 +181,6 @@ fn packet(arithmetic: Arithmetic, elements: u16) -> Vec<u8> {
         workers: 1,
         racks: 1,
         next_slot: SlotIndex(0),
-        tag: 0,
     };
     let mut packet = vec![0; HEADER_LEN];
     header.encode(packet.first_chunk_mut().expect("it has that length"));

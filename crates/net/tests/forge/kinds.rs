@@ -1,8 +1,10 @@
 //! The kinds of forged packets: who seems to send them, whom they are for, how they are made, and for which reasons they
 //! are dropped.
 
+use netsum_wire::seal::SEALED_HEADER_LEN;
+
 use crate::datagram::{Ip, PLAIN};
-use crate::rigs::{EPOCH, JOB, Key, OTHER_JOB, Shape, Wire};
+use crate::rigs::{EPOCH, JOB, Key, OTHER_JOB, Shape, TAG_AT, Wire};
 
 /// Whose address a packet has.
 #[derive(Clone, Copy, PartialEq)]
@@ -112,15 +114,15 @@ pub const KINDS: &[Kind] = &[
         wire.with_tag_of(&Shape { tree: 1, ..now(n) }, &sealed(wire, n))
     }),
     up("a truncated header", &["truncated_header", "unknown_version"], |wire, n| {
-        cut(sealed(wire, n), n as usize % wire.header_len())
+        cut(sealed(wire, n), n as usize % SEALED_HEADER_LEN)
     }),
     up("a truncated payload", &["payload_length"], |wire, n| {
         let packet = sealed(wire, n);
-        let len = wire.header_len() + n as usize % (packet.len() - wire.header_len());
+        let len = SEALED_HEADER_LEN + n as usize % (packet.len() - SEALED_HEADER_LEN);
         cut(packet, len)
     }),
     up("a tag that is cut short", &["truncated_header"], |wire, n| {
-        cut(sealed(wire, n), wire.tag_at() + n as usize % 8)
+        cut(sealed(wire, n), TAG_AT + n as usize % 8)
     }),
     up("an extended packet", &["payload_length"], |wire, n| {
         [sealed(wire, n), vec![0; 1 + n as usize % 64]].concat()

@@ -11,8 +11,8 @@ use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::atp::{self, Claim, Members, Neighbour, Policy, Rack, Scaling, WorkerPosition};
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{CongestionRule, DropReason, Lease, Secrets, WorkerConfig, panama, switchml};
-use netsum_wire::seal::{EXTENSION_LEN, HopKeys, SealKey};
-use netsum_wire::tag::{JobKey, Mac};
+use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN, SealKey};
+use netsum_wire::tag::Mac;
 use netsum_wire::{
     Arithmetic, Dtype, Epoch, Format, JobId, Rank, ReduceOp, Sequence, SlotIndex, TreeId, Vid,
 };
@@ -23,8 +23,8 @@ use crate::kinds::To;
 pub const JOB: u32 = 1;
 pub const OTHER_JOB: u32 = 2;
 pub const EPOCH: u16 = 5;
-const KEY: JobKey = JobKey::new(Mac::SipHash, *b"the job's secret");
-const OTHER_KEY: JobKey = JobKey::new(Mac::SipHash, *b"another's secret");
+/// First byte of the tag of a sealed packet.
+pub const TAG_AT: usize = SEALED_HEADER_LEN - 8;
 const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ROW: u16 = 1408;
 const WINDOW: u16 = 64;
@@ -136,11 +136,14 @@ impl Rig {
         {
             let (leases, config) = job(id, ranks);
             for (switch, lease) in leases {
-                switches[switch].install_with(lease, Some(wire.secrets(key, 0..WORKERS))).unwrap();
+                // The server has one neighbour, the switch.
+                let hops =
+                    if switch == 0 { 0..lease.neighbours().len() } else { WORKERS..WORKERS + 1 };
+                switches[switch].install_with(lease, Some(key.secrets(hops))).unwrap();
             }
             for (rank, (worker, _)) in drivers.iter().enumerate() {
                 let plan = WorkerPlan { config: config(rank), switches: vec![entrance] };
-                worker.begin_with(plan, Some(wire.secrets(key, rank..rank + 1)));
+                worker.begin_with(plan, Some(key.secrets(rank..rank + 1)));
             }
         }
         let held: Vec<_> =
@@ -308,55 +311,29 @@ pub struct Shape {
 }
 
 impl Key {
-    /// Of the whole job.
-    fn of_job(self) -> JobKey {
-        match self {
-            Key::Own => KEY,
-            Key::Other => OTHER_KEY,
-        }
+    /// Of the hop between the switch and a child; above the ranks, that between the switch and the server.
+    fn of_hop(self, epoch: u16, child: usize) -> HopKeys {
+        let job = match self {
+            Key::Own => b"the job's secret",
+            Key::Other => b"another's secret",
+        };
+        let secret = |i: usize| (i + 64 * child + 7 * usize::from(epoch)) as u8 ^ job[i % 16];
+        HopKeys::new(Mac::SipHash, std::array::from_fn(secret))
     }
 
-    /// Of the hop between the switch and a child.
-    fn of_hop(self, epoch: u16, child: usize) -> HopKeys {
-        let secret = |i: usize| {
-            (i + 64 * child + 7 * usize::from(epoch)) as u8 ^ self.of_job().secret()[i % 16]
-        };
-        HopKeys::new(Mac::SipHash, std::array::from_fn(secret))
+    /// What a switch has of all neighbours, or a worker of its own hop.
+    fn secrets(self, hops: std::ops::Range<usize>) -> Secrets {
+        hops.map(|child| self.of_hop(EPOCH, child)).collect()
     }
 }
 
 impl Wire {
-    /// What a switch has of all children, or a worker of its own hop.
-    fn secrets(self, key: Key, children: std::ops::Range<usize>) -> Secrets {
-        match self {
-            Wire::Panama => Secrets::Hops(children.map(|child| key.of_hop(EPOCH, child)).collect()),
-            Wire::Atp | Wire::Switchml => Secrets::Job(key.of_job()),
-        }
-    }
-
-    /// Bytes before the payload of a packet with a tag.
-    pub fn header_len(self) -> usize {
-        match self {
-            Wire::Panama => netsum_wire::panama::SEALED_HEADER_LEN,
-            wire => wire.plain_len(),
-        }
-    }
-
-    /// Bytes of a header alone.
+    /// Bytes of the header of an unsealed packet.
     fn plain_len(self) -> usize {
         match self {
             Wire::Atp => netsum_wire::atp::HEADER_LEN,
             Wire::Switchml => netsum_wire::switchml::HEADER_LEN,
             Wire::Panama => netsum_wire::panama::HEADER_LEN,
-        }
-    }
-
-    /// Place of the tag in a packet with one.
-    pub fn tag_at(self) -> usize {
-        match self {
-            Wire::Atp => 38,
-            Wire::Switchml => 24,
-            Wire::Panama => netsum_wire::panama::HEADER_LEN + 8,
         }
     }
 
@@ -369,27 +346,23 @@ impl Wire {
         };
         let mut head = self.head(shape, kind, ELEMENTS);
         let payload = vec![shape.value; 4 * usize::from(ELEMENTS)];
-        match (self, key) {
-            (_, None) => {}
-            (Wire::Panama, Some(key)) => {
-                head.extend([0; EXTENSION_LEN]);
-                let HopKeys { up, down } = key.of_hop(shape.epoch, shape.child.into());
-                let key = SealKey::new(if shape.result { &down } else { &up });
-                key.seal(shape.serial, &mut head, &payload);
-            }
-            (Wire::Atp | Wire::Switchml, Some(key)) => key.of_job().seal(&mut head, &payload),
+        if let Some(key) = key {
+            head.resize(SEALED_HEADER_LEN, 0);
+            let HopKeys { up, down } = key.of_hop(shape.epoch, shape.child.into());
+            let key = SealKey::new(if shape.result { &down } else { &up });
+            key.seal(shape.serial, &mut head, &payload);
         }
         [head, payload].concat()
     }
 
     pub fn tagged(self, shape: &Shape, tag: u64) -> Vec<u8> {
         let mut packet = self.packet(shape, Some(Key::Own));
-        packet[self.tag_at()..][..8].copy_from_slice(&tag.to_be_bytes());
+        packet[TAG_AT..][..8].copy_from_slice(&tag.to_be_bytes());
         packet
     }
 
     pub fn with_tag_of(self, shape: &Shape, other: &[u8]) -> Vec<u8> {
-        let tag = other[self.tag_at()..][..8].try_into().expect("eight bytes");
+        let tag = other[TAG_AT..][..8].try_into().expect("eight bytes");
         self.tagged(shape, u64::from_be_bytes(tag))
     }
 
@@ -479,7 +452,6 @@ fn atp_header(shape: &Shape, n_elems: u16) -> netsum_wire::atp::Header {
         workers: 1,
         racks: 1 << shape.child,
         next_slot: SlotIndex(0),
-        tag: 0,
     }
 }
 
@@ -496,7 +468,6 @@ fn switchml_header(shape: &Shape, kind: u8, n_elems: u16) -> netsum_wire::switch
         slot: (shape.number % u32::from(WINDOW)) as u16,
         n_elems,
         next_exponent: 0,
-        tag: 0,
     }
 }
 

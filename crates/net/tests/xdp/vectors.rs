@@ -10,7 +10,6 @@ use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfi
 use netsum_proto::values::{Rows, Values};
 use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header};
-use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
 
@@ -49,21 +48,12 @@ fn replay_all() {
         let text = text.unwrap_or_else(|_| panic!("{path} is not there; run `make vectors-check`"));
         let file: Value = serde_json::from_str(&text).unwrap();
         let name = file["name"].as_str().unwrap();
-        let runs = [
-            (Wiring::PortEach, None),
-            (Wiring::OnePort, None),
-            (Wiring::PortEach, Some(JobKey::new(Mac::SipHash, *b"a key of a job 1"))),
-        ];
-        for (wiring, key) in runs {
+        for wiring in [Wiring::PortEach, Wiring::OnePort] {
             // With one port, user space replicates results; there is no other difference.
             if wiring == Wiring::OnePort && !["results", "fin", "walk-rack"].contains(&name) {
                 continue;
             }
-            // Bytes that are not a packet have no tag either.
-            if key.is_some() && !["lengths", "saturation", "walk-server", "yield"].contains(&name) {
-                continue;
-            }
-            let Some(bench) = Bench::new(&file["switch"], wiring, key) else { return };
+            let Some(bench) = Bench::new(&file["switch"], wiring) else { return };
             packets += bench.replay(&file);
         }
     }
@@ -74,20 +64,18 @@ struct Bench {
     plane: Plane,
     machine: Switch<Rows>,
     wiring: Wiring,
-    /// The key of all jobs, if packets carry tags.
-    key: Option<JobKey>,
 }
 
 type Sent = (u32, Vec<u8>);
 
 impl Bench {
     /// `None`, with a message, if the program cannot be loaded.
-    fn new(switch: &Value, wiring: Wiring, key: Option<JobKey>) -> Option<Bench> {
+    fn new(switch: &Value, wiring: Wiring) -> Option<Bench> {
         let config = read_config(switch);
         let options = PlaneOptions { own: OWN, switch: config };
         let rows = Rows::new(config.slots as usize + 64, config.row_bytes.into());
         match Plane::load(options) {
-            Ok(plane) => Some(Bench { plane, machine: Switch::new(config, rows), wiring, key }),
+            Ok(plane) => Some(Bench { plane, machine: Switch::new(config, rows), wiring }),
             Err(reason) => {
                 println!("skipped: {reason}");
                 None
@@ -117,12 +105,8 @@ impl Bench {
             } else {
                 packets += 1;
                 let ce = entry["ce"].as_bool().unwrap();
-                self.packet(
-                    now,
-                    number(&entry["port"]),
-                    ce,
-                    &self.sealed(unhex(entry["in"].as_str().unwrap())),
-                )
+                let packet = unhex(entry["in"].as_str().unwrap());
+                self.packet(now, number(&entry["port"]), ce, &packet)
             };
             let dropped: Vec<_> = self
                 .drops()
@@ -135,10 +119,8 @@ impl Bench {
             if !(dropped == ["unknown_sender"] && expected == ["not_a_neighbour"]) {
                 assert_eq!(dropped, expected, "{what}");
             }
-            let sent = |sent: &Value| {
-                let packet = self.sealed(unhex(sent["packet"].as_str().unwrap()));
-                (number(&sent["port"]), packet)
-            };
+            let sent =
+                |sent: &Value| (number(&sent["port"]), unhex(sent["packet"].as_str().unwrap()));
             let wanted = entry
                 .get("out")
                 .map_or(Vec::new(), |o| o.as_array().unwrap().iter().map(sent).collect());
@@ -147,15 +129,6 @@ impl Bench {
             assert_eq!(held, number(&entry["held"]), "{what}");
         }
         packets
-    }
-
-    /// The packet with a tag, if jobs have keys.
-    fn sealed(&self, mut packet: Vec<u8>) -> Vec<u8> {
-        if let Some(key) = self.key {
-            let (head, payload) = packet.split_at_mut(HEADER_LEN);
-            key.seal(head, payload);
-        }
-        packet
     }
 
     fn install(&mut self, now: Time, lease: &Lease) {
@@ -177,7 +150,7 @@ impl Bench {
         };
         let hops: Vec<_> = neighbours.map(hop).collect();
         let by_address = lease.map(|port| SocketAddr::V4(address(port.0)));
-        self.plane.install(&by_address, self.key, first, passed, &hops).unwrap();
+        self.plane.install(&by_address, None, first, passed, &hops).unwrap();
     }
 
     fn revoke(&mut self, job: JobId, up_to: Epoch) {

@@ -244,5 +244,4 @@ const NOTHING: Header = Header {
     workers: 0,
     racks: 0,
     next_slot: SlotIndex(0),
-    tag: 0,
 };

@@ -159,7 +159,6 @@ pub(super) fn down(about: &Header, kind: Kind) -> Header {
         workers: 0,
         racks: 0,
         next_slot: SlotIndex(0),
-        tag: 0,
         ..*about
     }
 }

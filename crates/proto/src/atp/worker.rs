@@ -392,7 +392,6 @@ impl Worker {
             workers: 1 << place.worker,
             racks: 1 << place.rack,
             next_slot: SlotIndex(0),
-            tag: 0,
         }
     }
 

@@ -343,8 +343,7 @@ impl<B: Copy> Round<B> {
     }
 
     fn result(&self) -> (Header, Option<B>) {
-        let header =
-            Header { kind: Kind::Result, resent: false, worker: NOBODY, tag: 0, ..self.header };
+        let header = Header { kind: Kind::Result, resent: false, worker: NOBODY, ..self.header };
         (header, self.values)
     }
 }

@@ -341,7 +341,6 @@ impl Worker {
             slot,
             n_elems: 0,
             next_exponent: NO_EXPONENT,
-            tag: 0,
         }
     }
 

@@ -4,7 +4,7 @@ use netsum_lease::wire_bytes;
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::{Claim, Policy};
 use netsum_topo::Latency;
-use netsum_wire::{Protocol, SlotPolicy};
+use netsum_wire::SlotPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::Text;
@@ -175,7 +175,7 @@ impl Scheme {
                 config(CongestionRule::Coupled { trees: self.trees }, 1000)
             }
             SchemeKind::Atp => {
-                let packet_bytes = wire_bytes(Protocol::Atp, self.fragment_bytes);
+                let packet_bytes = wire_bytes(self.fragment_bytes);
                 self.slots(CongestionRule::Aimd { packet_bytes })
             }
             SchemeKind::AtpNoControl => self.slots(CongestionRule::Fixed(self.window)),

@@ -5,8 +5,7 @@
 
 use netsum_lease::worker_secrets;
 use netsum_proto::Secrets;
-use netsum_wire::panama::{SEALED_HEADER_LEN, SEALED_VERSION};
-use netsum_wire::seal::SealKey;
+use netsum_wire::seal::{SEALED_HEADER_LEN, SealKey, is_sealed};
 use netsum_wire::{Epoch, JobId, Protocol};
 
 use super::clock::{MS, Nanos, SECOND};
@@ -91,18 +90,13 @@ impl Adversary {
         (forged, after)
     }
 
-    /// Writes the tag of a member of a job, under the next number of a sealed packet.
+    /// Seals a packet as a member of a job.
     fn sign(&self, member: &Member, forged: &mut Heard) {
-        match &member.secrets {
-            Secrets::Job(key) => key.seal(&mut forged.bytes, &[]),
-            Secrets::Hops(keys) => {
-                let tree = forged.bytes.get(2).and_then(|&tree| keys.get(usize::from(tree)));
-                let sealed = is_sealed(&forged.bytes) && forged.bytes.len() >= SEALED_HEADER_LEN;
-                if let Some(keys) = tree.filter(|_| sealed) {
-                    forged.from = member.place;
-                    SealKey::new(&keys.up).seal(SERIAL + self.count, &mut forged.bytes, &[]);
-                }
-            }
+        let keys = tree_of(&forged.bytes).and_then(|tree| member.secrets.get(usize::from(tree)));
+        let sealed = is_sealed(&forged.bytes) && forged.bytes.len() >= SEALED_HEADER_LEN;
+        if let Some(keys) = keys.filter(|_| sealed) {
+            forged.from = member.place;
+            SealKey::new(&keys.up).seal(SERIAL + self.count, &mut forged.bytes, &[]);
         }
     }
 }
@@ -111,7 +105,7 @@ impl World {
     /// Lets the adversary hear a packet; sends what it makes of those that it has heard.
     pub(super) fn overhear(&mut self, from: Place, to: Place, bytes: &[u8]) {
         let Some(mut adversary) = self.adversary.take() else { return };
-        if has_tag(bytes) {
+        if is_sealed(bytes) {
             adversary.keep(Heard { from, to, bytes: bytes.to_vec() });
             if adversary.random.chance(adversary.shape.per_million) {
                 let member = adversary.shape.job.and_then(|job| self.member_of(job as usize));
@@ -142,21 +136,13 @@ impl World {
     }
 }
 
-fn has_tag(bytes: &[u8]) -> bool {
-    if is_sealed(bytes) {
-        return true;
+/// The tree in a packet.
+fn tree_of(bytes: &[u8]) -> Option<u8> {
+    match Protocol::of_version(*bytes.first()?)? {
+        Protocol::Panama => bytes.get(2).copied(),
+        Protocol::Atp => bytes.get(3).copied(),
+        Protocol::Switchml => Some(0),
     }
-    let protocol = bytes.first().and_then(|&version| Protocol::of_version(version));
-    protocol.is_some_and(|protocol| {
-        let layout = protocol.layout();
-        let tag = layout.tag.and_then(|at| bytes.get(at..at + 8));
-        tag.is_some_and(|tag| tag != [0; 8])
-    })
-}
-
-/// Whether a packet is a sealed one, which only `panama` has.
-fn is_sealed(bytes: &[u8]) -> bool {
-    bytes.first() == Some(&SEALED_VERSION)
 }
 
 /// The job in a packet: at the same place in all protocols.

@@ -248,8 +248,7 @@ impl World {
         let (trees, reason) = (plan.plan.trees.len(), &plan.plan.reason);
         self.log(place, format_args!("receives plan {epoch} with {trees} trees {reason}"));
         self.rank(place).known_epoch = epoch;
-        let (key, key_id) = (None, 0);
-        self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), key, key_id, ..message });
+        self.rank(place).known_plan = Some(pb::Plan { trees: Vec::new(), key_id: 0, ..message });
         let now = self.local(place);
         self.rank(place).handover.handle_plan(now, ControllerPlan(Arc::new(plan)));
         self.pump_rank(place);
