@@ -100,8 +100,8 @@ def forged(chance: random.Random, job: int, epoch: int, way: Way) -> bytes:
     if chance.random() < 0.2:
         fields[chance.choice(["tree", "level", "rack_fan_in", "server_fan_in", "workers", "racks"])] ^= 1
     head = struct.pack(
-        ">BBBBIIIHHBBIIIIQ",
-        0x21,
+        ">BBBBIIIHHBBIIIIQQ",
+        0x22,
         0x10 * fields["level"] + fields["down"],
         chance.choice([0x00, 0x00, 0x00, 0x01, 0x40]),
         fields["tree"],
@@ -116,6 +116,7 @@ def forged(chance: random.Random, job: int, epoch: int, way: Way) -> bytes:
         fields["workers"],
         fields["racks"],
         chance.randrange(4096),
+        chance.randrange(1 << 20),
         chance.getrandbits(64),
     )
     return head + b"\x01\x00\x00\x40" * elements
