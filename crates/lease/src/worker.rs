@@ -166,8 +166,8 @@ mod tests {
         for protocol in [Protocol::Panama, Protocol::Atp] {
             assert_eq!(rule(protocol, CongestionRule::None), Rule::Fixed(5));
         }
-        // Ethernet 14, IPv4 and UDP 28, atp 46.
-        let aimd = Rule::Aimd { packet_bytes: 1408 + 88 };
+        // Ethernet 14, IPv4 and UDP 28, a sealed header 54.
+        let aimd = Rule::Aimd { packet_bytes: 1408 + 96 };
         assert_eq!(rule(Protocol::Atp, CongestionRule::Panama), aimd);
     }
 
