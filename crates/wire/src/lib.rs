@@ -13,6 +13,7 @@ pub mod fixed;
 pub mod format;
 pub mod ids;
 pub mod names;
+pub mod nh;
 mod packet;
 pub mod panama;
 mod reduce;

@@ -11,6 +11,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::Protocol;
 use crate::extension::{HEADER_LEN, UNSEALED, sealed_version};
+use crate::nh;
 use crate::tag::{JobKey, Mac};
 
 pub use crate::extension::{EXTENSION_LEN, SEALED_HEADER_LEN, is_sealed};
@@ -67,6 +68,7 @@ pub struct SealKey(State);
 enum State {
     SipHash(SipHasher24),
     Aegis(Aegis128LMac<16>),
+    Nh(nh::Key),
 }
 
 impl SealKey {
@@ -75,18 +77,19 @@ impl SealKey {
         SealKey(match key.mac() {
             Mac::SipHash => State::SipHash(SipHasher24::new_with_key(key.secret())),
             Mac::Aegis => State::Aegis(Aegis128LMac::new(key.secret())),
+            Mac::Nh => State::Nh(nh::Key::new(key.secret())),
         })
     }
 
     /// Makes a sealed packet of an unsealed one. `head`: the header as in an unsealed packet, room up to
-    /// [`SEALED_HEADER_LEN`], and all bytes between these and `payload`; `number`: never used before under this key.
-    /// Panics if `head` is shorter.
+    /// [`SEALED_HEADER_LEN`], and all bytes between these and `payload`; `number`: never used before under this key,
+    /// below 2^56. Panics if `head` is shorter, or the payload longer than any datagram.
     #[inline]
     pub fn seal(&self, number: u64, head: &mut [u8], payload: &[u8]) {
         head[0] = sealed_version(head[0]);
         head[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
         let (authenticated, rest) = head.split_at(SEALED_HEADER_LEN);
-        let tag = self.tag(&authenticated[..NUMBERED_LEN], [rest, payload]);
+        let tag = self.tag(number, &authenticated[..NUMBERED_LEN], [rest, payload]);
         head[NUMBERED_LEN..SEALED_HEADER_LEN].copy_from_slice(&tag.to_be_bytes());
     }
 
@@ -94,20 +97,21 @@ impl SealKey {
     #[inline]
     pub fn open(&self, packet: &[u8]) -> Option<u64> {
         let (head, payload) = packet.split_at_checked(SEALED_HEADER_LEN)?;
-        if !is_sealed(packet) {
+        if !is_sealed(packet) || payload.len() > nh::PAYLOAD_MAX {
             return None;
         }
         let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
         // The result is known only after all of the tag was compared.
-        let tag = self.tag(&head[..NUMBERED_LEN], [payload, &[]]).to_be_bytes();
+        let tag = self.tag(number, &head[..NUMBERED_LEN], [payload, &[]]).to_be_bytes();
         (head[NUMBERED_LEN..] == tag).then_some(number)
     }
 
-    fn tag(&self, head: &[u8], rest: [&[u8]; 2]) -> u64 {
+    fn tag(&self, number: u64, head: &[u8], rest: [&[u8]; 2]) -> u64 {
         let mut first = [0; HEAD];
         first[..head.len()].copy_from_slice(head);
         let parts = [&first[..], rest[0], rest[1]].into_iter().filter(|part| !part.is_empty());
         match &self.0 {
+            State::Nh(key) => key.tag(number, head, rest),
             State::SipHash(keyed) => {
                 let mut hasher = *keyed;
                 parts.for_each(|part| hasher.write(part));
@@ -156,8 +160,11 @@ mod tests {
     use super::*;
     use crate::panama;
 
-    const KEYS: [JobKey; 2] =
-        [JobKey::new(Mac::SipHash, [3; 16]), JobKey::new(Mac::Aegis, [3; 16])];
+    const KEYS: [JobKey; 3] = [
+        JobKey::new(Mac::SipHash, [3; 16]),
+        JobKey::new(Mac::Aegis, [3; 16]),
+        JobKey::new(Mac::Nh, [3; 16]),
+    ];
 
     fn open(key: &JobKey, packet: &[u8]) -> Option<u64> {
         SealKey::new(key).open(packet)
@@ -187,6 +194,11 @@ mod tests {
                     mac.update(&message);
                     *mac.finalize().first_chunk().unwrap()
                 }
+                Mac::Nh => {
+                    let (number, payload) = (0x0102_0304_0506_0708, b"payload");
+                    let tag = nh::Key::new(&[3; 16]).tag(number, &message[..46], [payload, &[]]);
+                    tag.to_be_bytes()
+                }
             };
             assert_eq!(packet[46..54], tag);
         }
@@ -210,7 +222,9 @@ mod tests {
             assert_eq!(open(&stranger, &packet), None);
         }
         let packet = sealed(&KEYS[0], 77, &[9; 20]);
-        assert_eq!(open(&KEYS[1], &packet), None, "another MAC");
+        for other in &KEYS[1..] {
+            assert_eq!(open(other, &packet), None, "another MAC");
+        }
     }
 
     #[test]
@@ -250,7 +264,7 @@ mod tests {
     #[test]
     fn keys_come_back_from_bytes() {
         let secret = std::array::from_fn(|i| i as u8);
-        for mac in [Mac::SipHash, Mac::Aegis] {
+        for mac in Mac::ALL {
             let keys = HopKeys::new(mac, secret);
             assert_eq!((keys.up.secret()[0], keys.down.secret()[0]), (0, 16));
             assert_eq!(HopKeys::from_bytes(&keys.to_bytes()), Some(keys));

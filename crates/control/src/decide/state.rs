@@ -208,7 +208,7 @@ impl State {
     fn fastest_mac(&self) -> Mac {
         let live = self.live();
         let all_aes = live.iter().all(|switch| self.switches[switch].hello.aes);
-        if all_aes && !live.is_empty() { Mac::Aegis } else { Mac::SipHash }
+        if all_aes && !live.is_empty() { Mac::Aegis } else { Mac::Nh }
     }
 
     /// Whether the controller and the tenant may have another job.

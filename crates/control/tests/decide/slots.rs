@@ -127,7 +127,7 @@ fn a_job_has_the_mac_that_is_fast_at_all_switches() {
             world.up(slow, &[]).unwrap();
         }
         world.job_of("atp", "");
-        let expected = if slow.is_none() { Mac::Aegis } else { Mac::SipHash };
+        let expected = if slow.is_none() { Mac::Aegis } else { Mac::Nh };
         let has_expected = |lease: &pb::Lease| {
             let keys = lease.secrets().unwrap().unwrap();
             keys.iter().all(|keys| keys.up.mac() == expected)
