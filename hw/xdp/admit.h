@@ -3,8 +3,6 @@
 
 #include "packet.h"
 
-#define FINE -1
-
 struct address {
 	__be32 ip;
 	__be16 port;
@@ -60,16 +58,18 @@ static __always_inline _Bool is_down(__u8 kind)
 	return kind != CONTRIBUTION && kind != FIN;
 }
 
-// Validates an untrusted packet; no field is used before. `len`: of header and payload. Returns a reason to drop it.
-static __always_inline int malformed(const struct header *h, __u32 len)
+// Validates an untrusted packet; no field is used before. `bytes`: of payload. Returns a reason to drop it.
+static __always_inline int malformed(const struct header *h, __u32 bytes)
 {
+	if (h->version == UNSEALED && *(const __u64 *)(h + 1))
+		return RESERVED;
 	__u8 kind = h->kind & KIND_BITS;
 	if (kind > FIN || h->kind & ~(KIND_BITS | LEVEL_BIT))
 		return UNKNOWN_KIND;
 	if (h->flags >> 4 > FLOAT)
 		return UNKNOWN_FORMAT;
 	_Bool has_payload = kind == CONTRIBUTION || kind == RESULT;
-	if (len - HEADER_LEN != (has_payload ? bpf_ntohs(h->n_elems) * 4u : 0))
+	if (bytes != (has_payload ? bpf_ntohs(h->n_elems) * 4u : 0))
 		return PAYLOAD_LENGTH;
 	if (has_payload && !h->n_elems)
 		return EMPTY_FRAGMENT;
@@ -105,13 +105,13 @@ static __always_inline int other_epoch(const struct lease *lease, const struct h
 	return ahead < 0 ? STALE_EPOCH : ahead > 0 ? FUTURE_EPOCH : FINE;
 }
 
-// A packet whose sender has no entry for this job: passed to user space, or dropped with a reason.
-static __always_inline int strange(const struct header *h, __u32 len, __be32 address, __be16 port)
+// A packet whose sender has no entry for this job: passed to user space, or dropped with a reason. `bytes`: of payload.
+static __always_inline int strange(const struct header *h, __u32 bytes, __be32 address, __be16 port)
 {
 	struct known_key who = { .address = address, .port = port };
 	if (!bpf_map_lookup_elem(&known, &who))
 		return drop(UNKNOWN_SENDER);
-	int wrong = malformed(h, len);
+	int wrong = malformed(h, bytes);
 	if (wrong != FINE)
 		return drop(wrong);
 	struct job_key what = { .job = h->job, .tree = h->tree };
@@ -120,11 +120,14 @@ static __always_inline int strange(const struct header *h, __u32 len, __be32 add
 		return drop(NO_LEASE);
 	if (*index == IN_USER_SPACE)
 		return XDP_PASS;
+	// No key of the lease is the sender's.
+	if (h->version == SEALED)
+		return drop(BAD_TAG);
 	const struct lease *lease = bpf_map_lookup_elem(&leases, index);
 	if (!lease)
 		return drop(NO_LEASE);
 	wrong = other_epoch(lease, h);
 	if (wrong == FINE)
-		wrong = len - HEADER_LEN > lease->fragment_bytes ? TOO_LARGE : NOT_A_NEIGHBOUR;
+		wrong = bytes > lease->fragment_bytes ? TOO_LARGE : NOT_A_NEIGHBOUR;
 	return drop(wrong);
 }

@@ -10,18 +10,36 @@ struct load {
 	__u8 workers;
 	__u8 arithmetic;
 	__u16 elements;
-	__u16 keyed;
+	__u16 sealed;
 };
 
 const volatile struct load load = {};
 
 __u64 turn = 0;
 
-// Makes the frame the next packet, with its tag if the job has a key.
+// Seals the frame as its sender does; `number` is the next of that sender.
+static __always_inline _Bool seal_as_sender(struct xdp_md *ctx, const struct endpoint *sender, __u64 number)
+{
+	void *data = frame(ctx);
+	if (!CHECKED(data, PACKET_OFFSET + SEALED_LEN, frame_end(ctx)))
+		return 0;
+	*(__u8 *)(data + PACKET_OFFSET) = SEALED;
+	struct extension *extension = data + PACKET_OFFSET + HEADER_LEN;
+	extension->number = bpf_cpu_to_be64(number);
+	__be64 tag = bpf_cpu_to_be64(tag_of(ctx, key_of(sender->hop, RECEIVE), load.elements * 4));
+	data = frame(ctx);
+	if (!CHECKED(data, PACKET_OFFSET + SEALED_LEN, frame_end(ctx)))
+		return 0;
+	extension = data + PACKET_OFFSET + HEADER_LEN;
+	extension->tag = tag;
+	return 1;
+}
+
+// Makes the frame the next packet, sealed if the job has keys.
 static __always_inline _Bool prepare(struct xdp_md *ctx, __u64 turn)
 {
 	void *data = frame(ctx);
-	if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(ctx)))
+	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, frame_end(ctx)))
 		return 0;
 	struct iphdr *ip = data + IP_OFFSET;
 	struct udphdr *udp = data + UDP_OFFSET;
@@ -32,7 +50,7 @@ static __always_inline _Bool prepare(struct xdp_md *ctx, __u64 turn)
 	ip->daddr = config.address;
 	udp->source = load.port;
 	udp->dest = config.port;
-	*(__u16 *)h = VERSION | (result ? RESULT | LEVEL_BIT : CONTRIBUTION) << 8;
+	*(__u16 *)h = UNSEALED | (result ? RESULT | LEVEL_BIT : CONTRIBUTION) << 8;
 	h->flags = load.arithmetic << 4;
 	h->sequence = bpf_htonl(sequence);
 	h->slot = h->sequence;
@@ -40,16 +58,12 @@ static __always_inline _Bool prepare(struct xdp_md *ctx, __u64 turn)
 	h->server_fan_in = 1;
 	h->workers = result ? 0 : bpf_htonl(1u << (step & 31));
 	h->racks = bpf_htonl(!result);
-	if (load.keyed) {
-		// Under the key of the first lease, the only one.
-		__be64 tag = bpf_cpu_to_be64(tag_of(ctx, 0, load.elements * 4));
-		data = frame(ctx);
-		if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(ctx)))
-			return 0;
-		h = data + PACKET_OFFSET;
-		h->tag = tag;
-	}
-	return 1;
+	if (!load.sealed)
+		return 1;
+	// The first lease is the only one.
+	__u32 index = 0;
+	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	return lease && seal_as_sender(ctx, result ? &lease->parent : &lease->child[step & (MAX_FAN_IN - 1)], sequence);
 }
 
 SEC("xdp")
@@ -134,8 +148,8 @@ static __always_inline __s32 clamp_sum(__s32 a, __s32 b, _Bool clamp)
 
 static __always_inline int bare_adder(struct xdp_md *ctx, _Bool clamp)
 {
-	void *data = frame(ctx), *end = frame_end(ctx);
-	if (!CHECKED(data, PAYLOAD_OFFSET, end))
+	void *data = frame(ctx), *end = frame_end(ctx), *values = payload_of(ctx, UNSEALED_LEN);
+	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, end))
 		return XDP_ABORTED;
 	struct ethhdr *ethernet = data;
 	struct iphdr *ip = data + IP_OFFSET;
@@ -153,7 +167,7 @@ static __always_inline int bare_adder(struct xdp_md *ctx, _Bool clamp)
 	if (!slot->arrived) {
 		slot->sequence = sequence;
 		for (int block = 0; block < BLOCKS; block++) {
-			__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4;
+			__s32 *packet = values + block * BLOCK * 4;
 			if (!CHECKED(packet, BLOCK * 4, end))
 				break;
 #pragma unroll
@@ -164,7 +178,7 @@ static __always_inline int bare_adder(struct xdp_md *ctx, _Bool clamp)
 		return XDP_TX;
 	} else {
 		for (int block = 0; block < BLOCKS; block++) {
-			__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4, *sum = slot->values + block * BLOCK;
+			__s32 *packet = values + block * BLOCK * 4, *sum = slot->values + block * BLOCK;
 			if (!CHECKED(packet, BLOCK * 4, end))
 				break;
 #pragma unroll
@@ -177,7 +191,7 @@ static __always_inline int bare_adder(struct xdp_md *ctx, _Bool clamp)
 		return XDP_DROP;
 	slot->arrived = 0;
 	for (int block = 0; block < BLOCKS; block++) {
-		__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4;
+		__s32 *packet = values + block * BLOCK * 4;
 		if (!CHECKED(packet, BLOCK * 4, end))
 			break;
 #pragma unroll

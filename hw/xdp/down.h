@@ -42,14 +42,14 @@ static __always_inline int pass_down(struct packet *p)
 			unlock(slot);
 		}
 	}
-	if (p->ce)
-		h->flags |= ECN;
-	__u32 children = addressed(lease, h);
-	if (!children)
+	if (!addressed(lease, h))
 		return XDP_DROP;
+	// User space sees the mark in the IP header; a sealed packet must reach it as it came.
 	if (!(lease->flags & FAN_OUT))
 		return XDP_PASS;
+	if (p->ce)
+		h->flags |= ECN;
 	__u32 index = p->lease_index;
 	void *ports = bpf_map_lookup_elem(&fan_outs, &index);
-	return ports ? bpf_redirect_map(ports, 0, BPF_F_BROADCAST) : XDP_PASS;
+	return ports ? bpf_redirect_map(ports, 0, BPF_F_BROADCAST) : XDP_DROP;
 }

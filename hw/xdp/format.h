@@ -7,8 +7,10 @@
 #define IP_OFFSET ETHERNET_LEN
 #define UDP_OFFSET 34
 #define PACKET_OFFSET 42
-#define HEADER_LEN 46
-#define PAYLOAD_OFFSET (PACKET_OFFSET + HEADER_LEN)
+#define HEADER_LEN 38
+// Bytes before the payload: after the header, unsealed packets have zeros, and sealed ones an extension.
+#define UNSEALED_LEN 46
+#define SEALED_LEN 54
 
 // Largest payload of a slot: 352 elements, the most that an MTU of 1500 carries in whole 128-byte blocks.
 #define ROW_BYTES 1408
@@ -16,7 +18,9 @@
 // Whether `bytes` from a position on are within the frame, in a form that the verifier can follow.
 #define CHECKED(pointer, bytes, end) ((void *)(pointer) + (bytes) <= (end))
 
-#define VERSION 0x21
+// First bytes of unsealed and of sealed packets.
+#define UNSEALED 0x21
+#define SEALED 0x22
 #define LEVEL_BIT 0x10
 #define KIND_BITS 0x0f
 
@@ -42,7 +46,7 @@ enum arithmetic {
 	FLOAT = 4,
 };
 
-// 46 bytes; all numbers in network byte order.
+// All numbers in network byte order.
 struct header {
 	__u8 version;
 	__u8 kind; // with the level bit
@@ -59,10 +63,16 @@ struct header {
 	__be32 workers;
 	__be32 racks;
 	__be32 next_slot;
+} __attribute__((packed));
+
+// Follows the header of a sealed packet.
+struct extension {
+	__be64 number;
 	__be64 tag;
 } __attribute__((packed));
 
-_Static_assert(sizeof(struct header) == HEADER_LEN, "the header has 46 bytes");
+_Static_assert(sizeof(struct header) == HEADER_LEN, "the header has 38 bytes");
+_Static_assert(sizeof(struct header) + sizeof(struct extension) == SEALED_LEN, "and the extension 16");
 
 // Why a packet was dropped; the order is that of `reasons` in crates/net/src/xdp/layout.rs.
 enum drop {
@@ -71,8 +81,10 @@ enum drop {
 	UNKNOWN_FORMAT,
 	PAYLOAD_LENGTH,
 	EMPTY_FRAGMENT,
+	RESERVED,
 	MEMBERS,
 	BAD_TAG,
+	REPLAY,
 	UNKNOWN_SENDER,
 	NO_LEASE,
 	STALE_EPOCH,
@@ -83,6 +95,6 @@ enum drop {
 	BEYOND_WINDOW,
 	TOO_OLD,
 	DUPLICATE,
-	BUSY, // another processor held the slot's lock for too long
+	BUSY, // other processors held the slot's lock, or changed a hop's numbers, for too long
 	DROPS,
 };

@@ -23,12 +23,13 @@ static __always_inline __s32 saturated(__s32 a, __s32 b, __u32 *signs)
 	return (sum & ~overflow) | (((a >> 31) ^ 0x7fffffff) & overflow);
 }
 
-// Adds a packet's elements, clamped or modulo 2^32. Returns whether one was clamped.
+// Adds a packet's elements, clamped or modulo 2^32. `data`: as `payload_of` returns it. Returns whether one was
+// clamped.
 static __always_inline _Bool add_all(__u8 *values, void *data, void *end, __u32 count, _Bool clamp)
 {
 	__u32 done = 0, signs = 0;
 	for (int block = 0; block < BLOCKS; block++) {
-		__s32 *packet = data + PAYLOAD_OFFSET + block * BLOCK * 4, *sum = (void *)values + block * BLOCK * 4;
+		__s32 *packet = data + block * BLOCK * 4, *sum = (void *)values + block * BLOCK * 4;
 		if (done + BLOCK > count || !CHECKED(packet, BLOCK * 4, end))
 			break;
 #pragma unroll
@@ -37,7 +38,7 @@ static __always_inline _Bool add_all(__u8 *values, void *data, void *end, __u32 
 		done += BLOCK;
 	}
 	for (int i = 0; i < BLOCK - 1; i++) {
-		__s32 *packet = data + PAYLOAD_OFFSET + (done + i) * 4, *sum = (void *)values + (done + i) * 4;
+		__s32 *packet = data + (done + i) * 4, *sum = (void *)values + (done + i) * 4;
 		if (done + i >= count || done + i >= ROW_BYTES / 4 || !CHECKED(packet, 4, end))
 			break;
 		*sum = clamp ? saturated(*sum, *packet, &signs) : (__s32)((__u32)*sum + (__u32)*packet);
@@ -48,7 +49,7 @@ static __always_inline _Bool add_all(__u8 *values, void *data, void *end, __u32 
 // Element by element: rare combinations.
 #define EACH(values, data, end, count, combined)                                                                       \
 	for (int i = 0; i < ROW_BYTES / 4; i++) {                                                                      \
-		__s32 *packet = data + PAYLOAD_OFFSET + i * 4, *sum = (void *)values + i * 4;                          \
+		__s32 *packet = data + i * 4, *sum = (void *)values + i * 4;                          \
 		if (i >= (int)(count) || !CHECKED(packet, 4, end))                                                     \
 			break;                                                                                         \
 		__s32 a = *sum, b = *packet;                                                                           \

@@ -11,6 +11,9 @@
 #include "format.h"
 #include "state.h"
 
+// No reason to drop a packet.
+#define FINE -1
+
 // A packet being processed.
 struct packet {
 	struct xdp_md *ctx;
@@ -21,12 +24,19 @@ struct packet {
 	__u32 child;
 	__u32 row; // of its slot
 	__u32 bytes; // of payload
+	__u32 head; // bytes before it: UNSEALED_LEN or SEALED_LEN
 	_Bool ce;
 };
 
 static __always_inline void *frame(struct xdp_md *ctx)
 {
 	return (void *)(long)ctx->data;
+}
+
+// What follows `head` bytes of a packet.
+static __always_inline void *payload_of(struct xdp_md *ctx, __u32 head)
+{
+	return frame(ctx) + PACKET_OFFSET + head;
 }
 
 static __always_inline void *frame_end(struct xdp_md *ctx)

@@ -62,10 +62,11 @@ static __always_inline _Bool may_take(const struct lease *lease, const struct le
 static __always_inline _Bool write_sum(struct packet *p, const struct lease *lease, struct slot *slot, __u8 flags)
 {
 	void *data = frame(p->ctx);
-	if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(p->ctx)))
+	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, frame_end(p->ctx)))
 		return 0;
 	struct header *h = data + PACKET_OFFSET;
 	*h = slot->first;
+	h->version = p->head == SEALED_LEN ? SEALED : UNSEALED;
 	h->kind = CONTRIBUTION | LEVEL_BIT;
 	h->flags = (slot->first.flags & 0xf0) | flags | (slot->overflow ? OVERFLOW : 0) | (slot->ecn ? ECN : 0);
 	__u32 arrived = slot->arrived;
@@ -80,17 +81,7 @@ static __always_inline _Bool write_sum(struct packet *p, const struct lease *lea
 	__u32 bytes = slot->bytes;
 	if (bytes == 0 || bytes > ROW_BYTES)
 		return 0;
-	if (bpf_xdp_store_bytes(p->ctx, PAYLOAD_OFFSET, slot->values, bytes) != 0)
-		return 0;
-	if (lease->flags & KEYED) {
-		__be64 tag = bpf_cpu_to_be64(tag_of(p->ctx, slot->lease, bytes));
-		data = frame(p->ctx);
-		if (!CHECKED(data, PAYLOAD_OFFSET, frame_end(p->ctx)))
-			return 0;
-		h = data + PACKET_OFFSET;
-		h->tag = tag;
-	}
-	return 1;
+	return bpf_xdp_store_bytes(p->ctx, PACKET_OFFSET + p->head, slot->values, bytes) == 0;
 }
 
 static __always_inline _Bool read_values(struct packet *p, void *into)
@@ -98,7 +89,7 @@ static __always_inline _Bool read_values(struct packet *p, void *into)
 	__u32 bytes = p->bytes;
 	if (bytes == 0 || bytes > ROW_BYTES)
 		return 0;
-	return bpf_xdp_load_bytes(p->ctx, PAYLOAD_OFFSET, into, bytes) == 0;
+	return bpf_xdp_load_bytes(p->ctx, PACKET_OFFSET + p->head, into, bytes) == 0;
 }
 
 // Sets a slot's owner; its values are written by the caller.
@@ -135,9 +126,9 @@ static __always_inline int take(struct packet *p, struct slot *slot)
 }
 
 // Combines element by element. A separate function, which the verifier checks once.
-__noinline int combine_slowly(struct xdp_md *ctx, __u32 row, __u32 arithmetic)
+__noinline int combine_slowly(struct xdp_md *ctx, __u32 row, __u32 arithmetic, __u32 head)
 {
-	void *data = frame(ctx), *end = frame_end(ctx);
+	void *data = payload_of(ctx, head == SEALED_LEN ? SEALED_LEN : UNSEALED_LEN), *end = frame_end(ctx);
 	struct slot *slot = bpf_map_lookup_elem(&slots, &row);
 	if (!slot)
 		return 0;
@@ -153,7 +144,7 @@ __noinline int combine_slowly(struct xdp_md *ctx, __u32 row, __u32 arithmetic)
 // Combines the frame's values into a slot's. Returns whether an element saturated.
 static __always_inline _Bool combine(struct packet *p, struct slot *slot, __u8 arithmetic)
 {
-	void *data = frame(p->ctx), *end = frame_end(p->ctx);
+	void *data = payload_of(p->ctx, p->head), *end = frame_end(p->ctx);
 	__u32 count = p->bytes / 4;
 	switch (arithmetic) {
 	case SATURATING:
@@ -161,7 +152,7 @@ static __always_inline _Bool combine(struct packet *p, struct slot *slot, __u8 a
 	case WRAPPING:
 		return add_all(slot->values, data, end, count, 0);
 	default:
-		combine_slowly(p->ctx, p->row, arithmetic);
+		combine_slowly(p->ctx, p->row, arithmetic, p->head);
 		return 0;
 	}
 }
@@ -184,7 +175,7 @@ static __always_inline int add(struct packet *p, struct slot *slot)
 		_Bool written = write_sum(p, p->lease, slot, RESEND);
 		free_slot(slot, VACATED);
 		unlock(slot);
-		return written ? send(p->ctx, &p->lease->parent, p->bytes) : XDP_ABORTED;
+		return written ? send(p, &p->lease->parent, p->bytes) : XDP_ABORTED;
 	}
 	if (known) {
 		unlock(slot);
@@ -199,7 +190,7 @@ static __always_inline int add(struct packet *p, struct slot *slot)
 	_Bool written = write_sum(p, p->lease, slot, 0);
 	unlock(slot);
 	count_for(p->lease_index, COMPLETED);
-	return written ? send(p->ctx, &p->lease->parent, p->bytes) : XDP_ABORTED;
+	return written ? send(p, &p->lease->parent, p->bytes) : XDP_ABORTED;
 }
 
 // Whether a slot's owner yields it to a packet: crates/proto/src/atp/policy.rs.
@@ -233,8 +224,10 @@ static __always_inline int preempt(struct packet *p, struct slot *slot)
 		return XDP_ABORTED;
 	}
 	count_for(index, PREEMPTED);
-	// If the frame's tail cannot grow, the owner's partial sum is lost, and its workers resend.
-	if (!complete && bpf_xdp_adjust_tail(p->ctx, (int)bytes - (int)p->bytes) == 0)
+	// If the owner's packets have another header, or the frame's tail cannot grow, the owner's partial sum is lost, and
+	// its workers resend.
+	_Bool alike = !(holder->flags & HAS_KEYS) == (p->head == UNSEALED_LEN);
+	if (!complete && alike && bpf_xdp_adjust_tail(p->ctx, (int)bytes - (int)p->bytes) == 0)
 		written = write_sum(p, holder, slot, 0);
 	free_slot(slot, VACATED);
 	__u32 mine = p->bytes;
@@ -244,5 +237,5 @@ static __always_inline int preempt(struct packet *p, struct slot *slot)
 	}
 	begin(p, slot, &own, own.flags);
 	unlock(slot);
-	return written ? send(p->ctx, &holder->parent, bytes) : XDP_DROP;
+	return written ? send(p, &holder->parent, bytes) : XDP_DROP;
 }

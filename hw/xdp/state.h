@@ -38,11 +38,13 @@ struct endpoint {
 	__u8 frame[48]; // 42 used
 	__u32 ifindex;
 	__u32 ip_sum; // of the IPv4 header's 16-bit words but length and checksum
+	__u32 hop; // if packets are sealed
+	__u32 pad;
 };
 
 enum lease_flag {
 	AT_SERVER = 1, // second level
-	KEYED = 4, // packets carry tags under the job's key
+	HAS_KEYS = 4, // packets are sealed
 	FAN_OUT = 2, // every child has an interface of its own here: results are multiplied in the kernel
 };
 
@@ -62,7 +64,6 @@ struct lease {
 	__u32 limit;
 	__u32 first;
 	__u8 workers[MAX_FAN_IN]; // of each child, at the second level
-	__u64 key[2];
 	struct endpoint parent;
 	struct endpoint child[MAX_FAN_IN];
 };
@@ -72,6 +73,32 @@ struct lease_state {
 	__u32 passed; // one past the highest number whose result has passed
 	__u32 held; // slots
 	__u64 heard_ns;
+};
+
+// Largest number of hops, of all leases together.
+#define MAX_HOPS 4096
+
+// Words of a key that hash a packet: two per 16 bytes of header, number, length and payload, and two more.
+#define KEY_WORDS ((48 + ROW_BYTES) / 8 + 2)
+
+// A key of one hop and direction, expanded: crates/wire/src/nh.rs.
+struct hop_key {
+	__u64 finish[2];
+	__u64 words[KEY_WORDS];
+};
+
+enum direction { RECEIVE = 0, SEND = 1 };
+
+// Cells of the window of accepted numbers; each stands for 16 of them.
+#define CELLS 256
+
+// The packet numbers of a hop. Shared with user space (crates/net/src/xdp/numbers.rs), which sends and receives packets
+// of the same hop.
+struct hop_numbers {
+	__u64 next; // to be sent
+	// Which numbers were accepted: 48 bits, the number of the block of 16 for which the cell stands now, and a bit for
+	// each number of the block.
+	__u64 cell[CELLS];
 };
 
 enum counter {
@@ -239,6 +266,22 @@ struct {
 	__type(value, struct sender);
 } egress SEC(".maps");
 
+// By hop and direction.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2 * MAX_HOPS);
+	__type(key, __u32);
+	__type(value, struct hop_key);
+} hop_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, MAX_HOPS);
+	__type(key, __u32);
+	__type(value, struct hop_numbers);
+} numbers_of_hops SEC(".maps");
+
 struct scratch {
 	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
 };
@@ -252,5 +295,6 @@ struct {
 
 // The loader writes these as bytes.
 _Static_assert(sizeof(struct config) == 24 && sizeof(struct shared) == 16, "layout.rs says so");
-_Static_assert(sizeof(struct endpoint) == 56 && __builtin_offsetof(struct lease, parent) == 80, "layout.rs says so");
+_Static_assert(sizeof(struct endpoint) == 64 && __builtin_offsetof(struct lease, parent) == 64, "layout.rs says so");
 _Static_assert(sizeof(struct lease_state) == 16 && sizeof(struct sender_key) == 12, "layout.rs says so");
+_Static_assert(sizeof(struct hop_key) == 1488 && sizeof(struct hop_numbers) == 2056, "layout.rs and numbers.rs say so");

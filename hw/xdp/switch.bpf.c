@@ -13,23 +13,19 @@
 
 char _license[] SEC("license") = "Dual BSD/GPL";
 
-static __always_inline int switch_packet(struct xdp_md *ctx)
+// `head`: bytes before the payload, UNSEALED_LEN or SEALED_LEN.
+static __always_inline int process(struct xdp_md *ctx, __u32 head)
 {
+	_Bool sealed = head == SEALED_LEN;
 	void *data = frame(ctx), *end = frame_end(ctx);
-	struct ethhdr *ethernet = data;
 	struct iphdr *ip = data + IP_OFFSET;
 	struct udphdr *udp = data + UDP_OFFSET;
-	if (!CHECKED(data, PACKET_OFFSET, end) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 ||
-	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff) ||
-	    ip->daddr != config.address || udp->dest != config.port)
-		return XDP_PASS;
-	// Other protocols use the same socket.
-	if (!CHECKED(data, PACKET_OFFSET + 1, end) || *(__u8 *)(data + PACKET_OFFSET) != VERSION)
-		return XDP_PASS;
+	if (!CHECKED(data, PACKET_OFFSET, end))
+		return XDP_ABORTED;
 	__be32 from = ip->saddr;
 	__be16 port = udp->source;
 	__u32 len = bpf_ntohs(udp->len) - sizeof(*udp);
-	if (len > 0xffff || !CHECKED(data, PAYLOAD_OFFSET, end) || len < HEADER_LEN ||
+	if (len > 0xffff || !CHECKED(data, PACKET_OFFSET + head, end) || len < head ||
 	    len > (__u32)(end - data) - PACKET_OFFSET) {
 		struct known_key who = { .address = from, .port = port };
 		return drop(bpf_map_lookup_elem(&known, &who) ? TRUNCATED_HEADER : UNKNOWN_SENDER);
@@ -37,8 +33,8 @@ static __always_inline int switch_packet(struct xdp_md *ctx)
 	struct header *h = data + PACKET_OFFSET;
 	struct sender sender;
 	if (!find_sender(h, (struct address){ from, port }, &sender))
-		return strange(h, len, from, port);
-	int wrong = malformed(h, len);
+		return strange(h, len - head, from, port);
+	int wrong = malformed(h, len - head);
 	if (wrong != FINE)
 		return drop(wrong);
 	__u32 index = sender.lease;
@@ -49,19 +45,32 @@ static __always_inline int switch_packet(struct xdp_md *ctx)
 		.state = bpf_map_lookup_elem(&lease_states, &index),
 		.lease_index = index,
 		.child = sender.child,
-		.bytes = len - HEADER_LEN,
+		.bytes = len - head,
+		.head = head,
 		.ce = (ip->tos & 3) == 3,
 	};
 	if (!p.lease || !p.state)
 		return XDP_ABORTED;
-	if (p.lease->flags & KEYED && h->tag != bpf_cpu_to_be64(tag_of(ctx, index, p.bytes)))
+	if (sealed != !!(p.lease->flags & HAS_KEYS))
 		return drop(BAD_TAG);
+	if (p.bytes > ROW_BYTES)
+		return drop(TOO_LARGE);
+	__u8 kind = h->kind & KIND_BITS;
+	if (sealed) {
+		// User space checks what is passed to it itself, and notes the number.
+		_Bool passes = kind == FIN;
+		if (p.child == PARENT && !(p.lease->flags & FAN_OUT))
+			passes = addressed(p.lease, h) != 0;
+		__u32 hop = p.child == PARENT ? p.lease->parent.hop : p.lease->child[p.child & (MAX_FAN_IN - 1)].hop;
+		wrong = open_sealed(ctx, hop, p.bytes, !passes);
+		if (wrong != FINE)
+			return drop(wrong);
+	}
 	wrong = other_epoch(p.lease, h);
 	if (wrong != FINE)
 		return drop(wrong);
-	if (p.bytes > p.lease->fragment_bytes || p.bytes > ROW_BYTES)
+	if (p.bytes > p.lease->fragment_bytes)
 		return drop(TOO_LARGE);
-	__u8 kind = h->kind & KIND_BITS;
 	if (p.child == PARENT ? !is_down(kind) : is_down(kind))
 		return drop(WRONG_DIRECTION);
 	if (p.child != PARENT && !agrees(&p))
@@ -75,6 +84,38 @@ static __always_inline int switch_packet(struct xdp_md *ctx)
 	return p.child == PARENT ? pass_down(&p) : contribute(&p);
 }
 
+// Separate functions, each of which the verifier checks once.
+__noinline int process_unsealed(struct xdp_md *ctx)
+{
+	return process(ctx, UNSEALED_LEN);
+}
+
+__noinline int process_sealed(struct xdp_md *ctx)
+{
+	return process(ctx, SEALED_LEN);
+}
+
+static __always_inline int switch_packet(struct xdp_md *ctx)
+{
+	void *data = frame(ctx), *end = frame_end(ctx);
+	struct ethhdr *ethernet = data;
+	struct iphdr *ip = data + IP_OFFSET;
+	struct udphdr *udp = data + UDP_OFFSET;
+	if (!CHECKED(data, PACKET_OFFSET + 1, end) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 ||
+	    ip->ihl != 5 || ip->protocol != IPPROTO_UDP || ip->frag_off & bpf_htons(0x3fff) ||
+	    ip->daddr != config.address || udp->dest != config.port)
+		return XDP_PASS;
+	switch (*(__u8 *)(data + PACKET_OFFSET)) {
+	case UNSEALED:
+		return process_unsealed(ctx);
+	case SEALED:
+		return process_sealed(ctx);
+	default:
+		// Other protocols use the same socket.
+		return XDP_PASS;
+	}
+}
+
 SEC("xdp")
 int netsum_switch(struct xdp_md *ctx)
 {
@@ -86,7 +127,7 @@ SEC("xdp/devmap")
 int to_child(struct xdp_md *ctx)
 {
 	void *data = frame(ctx), *end = frame_end(ctx);
-	if (!CHECKED(data, PAYLOAD_OFFSET, end))
+	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, end))
 		return XDP_DROP;
 	struct header *h = data + PACKET_OFFSET;
 	struct egress_key key = { .ifindex = ctx->egress_ifindex, .job = h->job, .tree = h->tree };
@@ -98,7 +139,11 @@ int to_child(struct xdp_md *ctx)
 	if (!lease || number >= MAX_FAN_IN || !(addressed(lease, h) >> number & 1))
 		return XDP_DROP;
 	__u32 bytes = (h->kind & KIND_BITS) == RESULT ? bpf_ntohs(h->n_elems) * 4 : 0;
-	return address(ctx, &lease->child[number], bytes) ? XDP_PASS : XDP_DROP;
+	const struct endpoint *to = &lease->child[number];
+	_Bool sealed = lease->flags & HAS_KEYS;
+	if (!address(ctx, to, (sealed ? SEALED_LEN : UNSEALED_LEN) + bytes) || (sealed && !seal(ctx, to->hop, bytes)))
+		return XDP_DROP;
+	return XDP_PASS;
 }
 
 // Arguments of `let_go`; they arrive as the frame of a test run and are returned in the same.
@@ -140,7 +185,8 @@ static long look(__u32 i, struct walk *walk)
 	return walk->found;
 }
 
-// Looks for a slot to release. XDP_TX: its sum is in the frame, addressed to its parent; continue at `shared.next_row`.
+// Looks for a slot to release. XDP_TX: its sum is in the frame, addressed to its parent and not sealed; continue at
+// `shared.next_row`.
 // XDP_DROP: nothing to send, continue. XDP_PASS: done.
 SEC("xdp")
 int let_go(struct xdp_md *ctx)
@@ -163,10 +209,10 @@ int let_go(struct xdp_md *ctx)
 	}
 	__u32 index = slot->lease, bytes = slot->bytes;
 	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
-	struct packet p = { .ctx = ctx };
+	struct packet p = { .ctx = ctx, .head = UNSEALED_LEN };
 	_Bool send_it = lease && !slot->complete && write_sum(&p, lease, slot, 0);
 	free_slot(slot, VACATED);
 	unlock(slot);
 	count_for(index, EXPIRED);
-	return send_it && address(ctx, &lease->parent, bytes) ? XDP_TX : XDP_DROP;
+	return send_it && address(ctx, &lease->parent, UNSEALED_LEN + bytes) ? XDP_TX : XDP_DROP;
 }

@@ -4,6 +4,8 @@
 //! packet has no effect, whatever happened in between. Keys are of one epoch: packets of others do not open. A child's
 //! key is known to the child and its parent alone, so no other rank or switch can send in the child's name.
 
+use std::sync::Arc;
+
 use netsum_wire::seal::{self, HopKeys, SealKey};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
@@ -53,6 +55,59 @@ impl ReplayWindow {
     }
 }
 
+/// The packet numbers of a hop whose packets somebody else handles, too: the in-kernel switch.
+pub trait SharedNumbers: std::fmt::Debug + Send + Sync {
+    /// The number of the next packet to be sent.
+    fn next(&self) -> u64;
+
+    /// Accepts the number of a received packet; false if it was accepted before, or may have been.
+    fn accept(&self, number: u64) -> bool;
+}
+
+/// The packet numbers of a hop.
+#[derive(Clone, Debug)]
+enum Numbers {
+    Own { next: u64, window: ReplayWindow },
+    Shared(Arc<dyn SharedNumbers>),
+}
+
+impl Numbers {
+    fn new() -> Numbers {
+        Numbers::Own { next: 0, window: ReplayWindow::new() }
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        match self {
+            Numbers::Own { next, .. } => {
+                *next += 1;
+                *next - 1
+            }
+            Numbers::Shared(shared) => shared.next(),
+        }
+    }
+
+    #[inline]
+    fn accept(&mut self, number: u64) -> bool {
+        match self {
+            Numbers::Own { window, .. } => window.accept(number),
+            Numbers::Shared(shared) => shared.accept(number),
+        }
+    }
+
+    /// Shares them, unless some were used without that. Returns whether they are shared.
+    fn share(&mut self, with: Arc<dyn SharedNumbers>) -> bool {
+        match self {
+            Numbers::Own { next: 0, window } if window.end == 0 => {
+                *self = Numbers::Shared(with);
+                true
+            }
+            Numbers::Own { .. } => false,
+            Numbers::Shared(shared) => std::ptr::addr_eq(Arc::as_ptr(shared), Arc::as_ptr(&with)),
+        }
+    }
+}
+
 /// One end of a hop.
 #[derive(Clone, Debug)]
 pub struct Hop {
@@ -60,8 +115,7 @@ pub struct Hop {
     keys: [JobKey; 2],
     send: SealKey,
     receive: SealKey,
-    next: u64,
-    window: ReplayWindow,
+    numbers: Numbers,
 }
 
 impl Hop {
@@ -80,23 +134,21 @@ impl Hop {
             keys: [send, receive],
             send: SealKey::new(&send),
             receive: SealKey::new(&receive),
-            next: 0,
-            window: ReplayWindow::new(),
+            numbers: Numbers::new(),
         }
     }
 
     /// Seals a packet to be sent. `head`: as for [`SealKey::seal`].
     #[inline]
     pub fn seal(&mut self, head: &mut [u8], payload: &[u8]) {
-        self.send.seal(self.next, head, payload);
-        self.next += 1;
+        self.send.seal(self.numbers.next(), head, payload);
     }
 
     /// Checks a packet that was received over the hop. Errors: `BadTag`, `Replay`.
     #[inline]
     pub fn open(&mut self, packet: &[u8]) -> Result<(), DropReason> {
         let number = self.receive.open(packet).ok_or(DropReason::BadTag)?;
-        if self.window.accept(number) { Ok(()) } else { Err(DropReason::Replay) }
+        if self.numbers.accept(number) { Ok(()) } else { Err(DropReason::Replay) }
     }
 }
 
@@ -211,6 +263,12 @@ impl Hops {
             None if seal::is_sealed(packet) => Err(DropReason::BadTag),
             None => Ok(()),
         }
+    }
+
+    /// Shares the packet numbers of a hop with somebody who handles its packets, too. False: the hop has used numbers
+    /// without that, or there is no such hop.
+    pub fn share(&mut self, lease: LeaseKey, to: PortId, with: Arc<dyn SharedNumbers>) -> bool {
+        self.hop(lease.job, lease.tree, to).is_some_and(|hop| hop.numbers.share(with))
     }
 
     /// Whether no tree has keys.

@@ -32,7 +32,7 @@ mod worker;
 pub use aggregator::Aggregator;
 pub use congestion::CongestionRule;
 pub use drops::{DropCounters, DropReason};
-pub use hops::{Hop, Hops, Secrets, WorkerTags};
+pub use hops::{Hop, Hops, Secrets, SharedNumbers, WorkerTags};
 pub use lease::{LeaseKey, Reservation};
 pub use registry::{Lease, Worker, WorkerConfig, supports};
 pub use time::{PortId, Time};

@@ -132,6 +132,11 @@ impl RowMachines {
         Ok(())
     }
 
+    /// The keys and packet numbers of hops.
+    pub fn hops_mut(&mut self) -> &mut Hops {
+        &mut self.hops
+    }
+
     /// As [`Aggregator::revoke`].
     pub fn revoke(&mut self, job: JobId, up_to: Epoch) {
         self.node.revoke(job, up_to);

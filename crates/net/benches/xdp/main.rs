@@ -28,6 +28,7 @@ fn main() {
     match report::measure(rounds).and_then(|cases| Ok((cases, wires::measure(rounds)?))) {
         Ok((cases, wired)) => {
             cases.iter().for_each(report::print);
+            report::print_ratios(&cases);
             wired.iter().for_each(report::print_wired);
             if let Some(file) = after("--out") {
                 report::write(file.as_ref(), &cases, &wired);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use netsum_net::xdp::WhyNot;
 use netsum_net::xdp::stream::{Stream, WORKERS};
 use netsum_wire::Arithmetic;
-use netsum_wire::tag::{JobKey, Mac};
 use serde_json::{Value, json};
 
 use crate::record::{self, commit, machine, median};
@@ -27,29 +26,25 @@ pub struct Case {
 pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     let mut cases = Vec::new();
     let mut streams = Vec::new();
-    for (name, arithmetic, key) in [
-        ("wrapping", Arithmetic::Wrapping, None),
-        ("saturating", Arithmetic::Saturating, None),
-        (
-            "saturating-with-tags",
-            Arithmetic::Saturating,
-            Some(JobKey::new(Mac::SipHash, *b"key of the bench")),
-        ),
-    ] {
+    for (name, arithmetic) in
+        [("wrapping", Arithmetic::Wrapping), ("saturating", Arithmetic::Saturating)]
+    {
         for elements in [64, 128, 256, 352] {
-            streams.push((Stream::new(arithmetic, elements, key)?, arithmetic, key.is_some()));
-            let name = format!("{name}-{elements}");
-            cases.push(Case { name, elements, ours: Vec::new(), bare: Vec::new() });
+            for (suffix, sealed) in [("", false), ("-sealed", true)] {
+                streams.push((Stream::new(arithmetic, elements, sealed)?, arithmetic, sealed));
+                let name = format!("{name}-{elements}{suffix}");
+                cases.push(Case { name, elements, ours: Vec::new(), bare: Vec::new() });
+            }
         }
     }
     for round in 0..=rounds {
-        for ((stream, arithmetic, keyed), case) in streams.iter().zip(&mut cases) {
+        for ((stream, arithmetic, sealed), case) in streams.iter().zip(&mut cases) {
             let before = stream.completed()?;
             let with_making = stream.time(CONTRIBUTIONS)?;
             let summed = stream.completed()? - before;
             assert_eq!(summed, u64::from(CONTRIBUTIONS / WORKERS), "fragments that were summed");
-            // Senders make tags; without tags making a frame takes a few stores, which are included.
-            let making = if *keyed { stream.idle(CONTRIBUTIONS)? } else { Duration::ZERO };
+            // Senders seal; making an unsealed frame takes a few stores, which are included.
+            let making = if *sealed { stream.idle(CONTRIBUTIONS)? } else { Duration::ZERO };
             let ours = with_making.saturating_sub(making);
             let bare = stream.bare_time(*arithmetic == Arithmetic::Saturating, CONTRIBUTIONS)?;
             // The first round warms the caches.
@@ -71,6 +66,15 @@ pub fn print(case: &Case) {
         record::median(bare),
         self::best(bare),
     );
+}
+
+pub fn print_ratios(cases: &[Case]) {
+    for (name, ratio) in sealed_ratios(cases) {
+        println!(
+            "{name}: sealed packets take {:.2} times as long",
+            ratio.as_f64().unwrap_or(f64::NAN)
+        );
+    }
 }
 
 pub fn print_wired(case: &wires::Case) {
@@ -120,9 +124,21 @@ pub fn write(file: &Path, cases: &[Case], wired: &[wires::Case]) {
         "machine": machine(),
         "commit": commit(),
         "detail": detail,
+        "sealed_to_unsealed": sealed_ratios(cases),
         "veth": wired,
     });
     record::write(file, &json);
+}
+
+/// Time of sealed packets over that of unsealed ones, by kind of fragment.
+fn sealed_ratios(cases: &[Case]) -> serde_json::Map<String, Value> {
+    let pairs = cases.chunks_exact(2);
+    pairs
+        .map(|pair| {
+            let ratio = median(&pair[1].ours) / median(&pair[0].ours);
+            (pair[0].name.clone(), json!(ratio))
+        })
+        .collect()
 }
 
 /// Million packets per second, and Gbit of payload per second.

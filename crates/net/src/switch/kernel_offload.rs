@@ -1,13 +1,13 @@
 //! The in-kernel switch in front of the user-space one: its leases, and its stragglers.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use netsum_proto::atp::{Lease, Switch, SwitchConfig};
 use netsum_proto::values::Rows;
-use netsum_proto::{DropCounters, PortId, Time};
+use netsum_proto::{DropCounters, PortId, Secrets, SharedNumbers, Time};
 use netsum_wire::atp::Header;
-use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::FxHashMap;
 
@@ -19,7 +19,7 @@ use crate::xdp::{Plane, PlaneOptions, WhyNot};
 pub(super) struct KernelOffload {
     plane: Option<Plane>,
     /// Leases that the kernel does not serve yet, because a neighbour's Ethernet address is being resolved.
-    waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<JobKey>)>,
+    waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<Secrets>)>,
     every: Duration,
     due: Time,
     scan: Time,
@@ -71,7 +71,7 @@ impl KernelOffload {
         &mut self,
         machine: &Switch<Rows>,
         lease: &Lease<SocketAddr>,
-        job_key: Option<JobKey>,
+        secrets: Option<&Secrets>,
     ) {
         let key = (lease.job, lease.tree);
         self.waiting.remove(&key);
@@ -80,12 +80,41 @@ impl KernelOffload {
         else {
             return;
         };
-        match plane.offer(lease, job_key, first, passed) {
+        match plane.offer(lease, secrets.map(Vec::as_slice), first, passed) {
             Ok(()) => {}
-            Err(WhyNot::Resolving(_)) => _ = self.waiting.insert(key, (lease.clone(), job_key)),
+            Err(WhyNot::Resolving(_)) => {
+                self.waiting.insert(key, (lease.clone(), secrets.cloned()));
+            }
             Err(reason) => tracing::warn!(
                 job = lease.job.0, tree = lease.tree.0, %reason, "user space serves this lease"
             ),
+        }
+    }
+
+    /// Leaves a lease to user space.
+    pub(super) fn leave(&mut self, lease: &Lease<SocketAddr>) {
+        self.waiting.remove(&(lease.job, lease.tree));
+        let left = self.plane.as_mut().map_or(Ok(()), |plane| plane.leave(lease));
+        self.check(left);
+    }
+
+    /// The packet numbers of a lease's hops, children before the parent. `None`, with a line in the log: the kernel
+    /// cannot serve it.
+    pub(super) fn numbers(
+        &mut self,
+        lease: &Lease<SocketAddr>,
+        secrets: &Secrets,
+    ) -> Option<Vec<Arc<dyn SharedNumbers>>> {
+        match self.plane.as_mut()?.numbers(lease, secrets) {
+            Ok(numbers) => {
+                Some(numbers.into_iter().map(|hop| hop as Arc<dyn SharedNumbers>).collect())
+            }
+            Err(reason) => {
+                tracing::warn!(
+                    job = lease.job.0, tree = lease.tree.0, %reason, "user space serves this lease"
+                );
+                None
+            }
         }
     }
 
@@ -123,8 +152,8 @@ impl KernelOffload {
         self.due = now.after(self.every.as_nanos() as u64);
         let worked = self.try_tick(now, machine, port);
         self.check(worked);
-        for (lease, key) in std::mem::take(&mut self.waiting).into_values() {
-            self.offer(machine, &lease, key);
+        for (lease, secrets) in std::mem::take(&mut self.waiting).into_values() {
+            self.offer(machine, &lease, secrets.as_ref());
         }
     }
 

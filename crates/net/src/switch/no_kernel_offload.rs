@@ -1,11 +1,11 @@
 //! Replaces `kernel_offload` in a build without the in-kernel switch.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use netsum_proto::atp::{Lease, Switch, SwitchConfig};
 use netsum_proto::values::Rows;
-use netsum_proto::{DropCounters, PortId, Time};
-use netsum_wire::tag::JobKey;
+use netsum_proto::{DropCounters, PortId, Secrets, SharedNumbers, Time};
 use netsum_wire::{JobId, TreeId};
 
 use super::SlotSnapshot;
@@ -28,7 +28,17 @@ impl KernelOffload {
         false
     }
 
-    pub(super) fn offer(&mut self, _: &Switch<Rows>, _: &Lease<SocketAddr>, _: Option<JobKey>) {}
+    pub(super) fn offer(&mut self, _: &Switch<Rows>, _: &Lease<SocketAddr>, _: Option<&Secrets>) {}
+
+    pub(super) fn leave(&mut self, _: &Lease<SocketAddr>) {}
+
+    pub(super) fn numbers(
+        &mut self,
+        _: &Lease<SocketAddr>,
+        _: &Secrets,
+    ) -> Option<Vec<Arc<dyn SharedNumbers>>> {
+        None
+    }
 
     pub(super) fn retain(&mut self, _: &Switch<Rows>) {}
 

@@ -51,14 +51,34 @@ impl Slots {
         first: u64,
         port: impl FnMut(SocketAddr) -> PortId,
     ) -> Result<(), NetError> {
-        self.machines.install(now, lease.map(port), secrets, first)?;
-        if let (Lease::Slots(lease), Node::Switch(switch)) = (lease, self.machines.node())
-            && !self.limited.contains(&lease.job)
-            && secrets.is_none()
+        let local = lease.map(port);
+        self.machines.install(now, local.clone(), secrets, first)?;
+        if let Lease::Slots(lease) = lease
+            && self.front.is_there()
         {
-            self.front.offer(switch, lease, None);
+            let possible = self.share_numbers(&local, lease, secrets);
+            if let Node::Switch(switch) = self.machines.node() {
+                match possible && !self.limited.contains(&lease.job) {
+                    true => self.front.offer(switch, lease, secrets),
+                    false => self.front.leave(lease),
+                }
+            }
         }
         Ok(())
+    }
+
+    /// Shares the packet numbers of a lease's hops with the kernel; false if that is not possible.
+    fn share_numbers(
+        &mut self,
+        local: &Lease,
+        lease: &atp::Lease<SocketAddr>,
+        secrets: Option<&Secrets>,
+    ) -> bool {
+        let Some(secrets) = secrets else { return true };
+        let Some(numbers) = self.front.numbers(lease, secrets) else { return false };
+        let hops = self.machines.hops_mut();
+        let both = local.neighbours().into_iter().zip(numbers);
+        both.fold(true, |all, (to, numbers)| hops.share(local.key(), to, numbers) && all)
     }
 
     pub(super) fn revoke(&mut self, job: JobId, up_to: Epoch) {

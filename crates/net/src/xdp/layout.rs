@@ -5,14 +5,15 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::HEADER_LEN;
-use netsum_wire::tag::JobKey;
+use netsum_wire::nh;
+use netsum_wire::tag::{JobKey, Mac};
 use netsum_wire::{JobId, TreeId};
 
 use super::hops::Hop;
 
 /// Largest payload of a slot in the kernel.
 pub(super) const ROW_BYTES: u16 = 1408;
-/// Bytes before the payload in a frame: Ethernet, IPv4, UDP and our header.
+/// Bytes before the payload of an unsealed packet in a frame: Ethernet, IPv4, UDP and our header.
 pub(super) const PAYLOAD_OFFSET: usize = PACKET_OFFSET + HEADER_LEN;
 /// Bytes before our header.
 pub(super) const PACKET_OFFSET: usize = 42;
@@ -24,25 +25,27 @@ pub(super) const PARENT: u16 = 0xffff;
 pub(super) const IN_USER_SPACE: u32 = u32::MAX;
 
 /// `struct lease` up to its endpoints, one endpoint, and all of it.
-const LEASE_HEAD: usize = 80;
-const ENDPOINT: usize = 56;
+const LEASE_HEAD: usize = 64;
+const ENDPOINT: usize = 64;
 const MAX_FAN_IN: usize = 32;
 /// The same, as the size of a map.
 pub(super) const MAX_CHILDREN: u32 = 32;
 
 const AT_SERVER: u8 = 1;
 const FAN_OUT: u8 = 2;
-const KEYED: u8 = 4;
+const HAS_KEYS: u8 = 4;
 
 /// Reasons in the order of `enum drop`.
-pub(super) const REASONS: [DropReason; 18] = [
+pub(super) const REASONS: [DropReason; 20] = [
     DropReason::TruncatedHeader,
     DropReason::UnknownKind,
     DropReason::UnknownFormat,
     DropReason::PayloadLength,
     DropReason::EmptyFragment,
+    DropReason::Reserved,
     DropReason::Members,
     DropReason::BadTag,
+    DropReason::Replay,
     DropReason::UnknownSender,
     DropReason::NoLease,
     DropReason::StaleEpoch,
@@ -84,10 +87,11 @@ pub(super) fn next_row(shared: &[u8]) -> u32 {
     u32_at(shared, 8)
 }
 
-/// `struct lease`. `fan_out`: results are replicated in the kernel.
+/// `struct lease`. `sealed`: the hops to the children and then to the parent, if packets are sealed; `fan_out`: results
+/// are replicated in the kernel; `hops`: to the parent and then to the children.
 pub(super) fn lease(
     lease: &Lease<SocketAddrV4>,
-    key: Option<JobKey>,
+    sealed: Option<&[u32]>,
     first: u32,
     fan_out: bool,
     own: SocketAddrV4,
@@ -100,7 +104,8 @@ pub(super) fn lease(
         Members::Server { racks } => (true, 0, racks.len() as u8),
     };
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    let flags = flag(at_server, AT_SERVER) | flag(fan_out, FAN_OUT) | flag(key.is_some(), KEYED);
+    let flags =
+        flag(at_server, AT_SERVER) | flag(fan_out, FAN_OUT) | flag(sealed.is_some(), HAS_KEYS);
     let mut bytes = Vec::with_capacity(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1));
     bytes.extend(lease.job.0.to_ne_bytes());
     bytes.extend(everyone.to_ne_bytes());
@@ -116,20 +121,21 @@ pub(super) fn lease(
         racks.iter().zip(&mut workers).for_each(|(rack, byte)| *byte = rack.workers);
     }
     bytes.extend(workers);
-    // Two words as SipHash reads them: little-endian, as is the processor.
-    bytes.extend(key.map_or([0; 16], |key| *key.secret()));
-    bytes.extend(
-        [lease.parent]
-            .into_iter()
-            .chain(lease.members.neighbours())
-            .zip(hops)
-            .flat_map(|(neighbour, hop)| endpoint(own, neighbour, hop)),
-    );
+    let (children_sealed, parent_sealed) =
+        sealed.unwrap_or_default().split_at_checked(children).unwrap_or_default();
+    let sealed = parent_sealed.iter().chain(children_sealed).copied().chain(std::iter::repeat(0));
+    let neighbours = [lease.parent].into_iter().chain(lease.members.neighbours());
+    for ((neighbour, hop), sealed) in neighbours.zip(hops).zip(sealed) {
+        let mut endpoint = endpoint(own, neighbour, hop);
+        endpoint.extend(sealed.to_ne_bytes());
+        endpoint.resize(ENDPOINT, 0);
+        bytes.extend(endpoint);
+    }
     bytes.resize(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1), 0);
     bytes
 }
 
-/// `struct endpoint`: the headers before a packet to a neighbour.
+/// `struct endpoint` up to its hop: the headers before a packet to a neighbour.
 fn endpoint(own: SocketAddrV4, to: SocketAddrV4, hop: &Hop) -> Vec<u8> {
     let mut frame = Vec::with_capacity(ENDPOINT);
     frame.extend(hop.mac);
@@ -149,6 +155,16 @@ fn endpoint(own: SocketAddrV4, to: SocketAddrV4, hop: &Hop) -> Vec<u8> {
     frame.extend(hop.ifindex.to_ne_bytes());
     frame.extend(ip_sum.to_ne_bytes());
     frame
+}
+
+/// `struct hop_key`. `None`: a key of another MAC.
+pub(super) fn hop_key(key: &JobKey) -> Option<Vec<u8>> {
+    if key.mac() != Mac::Nh {
+        return None;
+    }
+    let key = nh::Key::new(key.secret());
+    let words = key.words(ROW_BYTES.into())?;
+    Some(key.finish().iter().chain(words).flat_map(|word| word.to_ne_bytes()).collect())
 }
 
 /// `struct sender_key`.

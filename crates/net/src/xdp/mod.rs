@@ -7,11 +7,13 @@
 
 mod hops;
 mod layout;
+mod numbers;
 mod object;
 mod plane;
 pub mod stream;
 
 pub use hops::Hop;
+pub use numbers::HopNumbers;
 pub use plane::{Plane, PlaneOptions, Served, Verdict};
 
 use std::io;
@@ -45,8 +47,14 @@ pub enum WhyNot {
     #[error("fragments of {0} bytes; the in-kernel switch has slots of {most}", most = layout::ROW_BYTES)]
     FragmentBytes(u16),
     /// The kernel's program computes one MAC.
-    #[error("packets have tags by {0:?}; the in-kernel switch computes SipHash")]
+    #[error("packets have tags by {0:?}; the in-kernel switch computes Nh")]
     Mac(netsum_wire::tag::Mac),
+    /// A lease must have keys for all its neighbours, or none.
+    #[error("keys of {0} hops for {1} neighbours")]
+    Keys(usize, usize),
+    /// The table of keys is full.
+    #[error("the in-kernel switch has room for the keys of {most} hops", most = numbers::MAX_HOPS)]
+    Hops,
     /// The table is full.
     #[error("the in-kernel switch has room for {most} leases", most = layout::MAX_LEASES)]
     Leases,

@@ -2,18 +2,20 @@
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use netsum_proto::DropReason;
 use netsum_proto::atp::{Counters, Lease, SwitchConfig};
-use netsum_wire::tag::{JobKey, Mac};
+use netsum_wire::seal::HopKeys;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::WhyNot;
 use super::hops::{self, Hop};
 use super::layout::{self, MAX_LEASES, PARENT, PAYLOAD_OFFSET, REASONS, ROW_BYTES};
+use super::numbers::{HopNumbers, Table};
 use super::object::{Loaded, attach, because, interfaces};
 use crate::interface::links;
 
@@ -63,6 +65,9 @@ pub struct Plane {
     /// Attachments with their interfaces; dropping them detaches the program.
     ports: Vec<(u32, OwnedFd)>,
     leases: FxHashMap<(JobId, TreeId), Entry>,
+    numbers: Arc<Table>,
+    /// Of leases with keys, whether the kernel serves them or not: children, then the parent.
+    hops: FxHashMap<(JobId, TreeId), Vec<SealedHop>>,
     /// Free lease numbers.
     free: Vec<u32>,
     /// By number: the interfaces in its map. They stay when the lease is removed: a change makes the system wait for
@@ -78,6 +83,13 @@ struct Entry {
     egress: Vec<Vec<u8>>,
 }
 
+/// A hop with keys.
+struct SealedHop {
+    neighbour: SocketAddr,
+    keys: HopKeys,
+    numbers: Arc<HopNumbers>,
+}
+
 struct Maps {
     guesses: MapHandle,
     senders: MapHandle,
@@ -88,6 +100,7 @@ struct Maps {
     counters: MapHandle,
     drops: MapHandle,
     fan_outs: MapHandle,
+    hop_keys: MapHandle,
     egress: MapHandle,
     shared: MapHandle,
 }
@@ -121,15 +134,26 @@ impl Plane {
             counters: loaded.map("lease_counters")?,
             drops: loaded.map("drops")?,
             fan_outs: loaded.map("fan_outs")?,
+            hop_keys: loaded.map("hop_keys")?,
             egress: loaded.map("egress")?,
             shared: loaded.map(".bss")?,
         };
         let to_child = loaded.program("to_child")?;
         let free = (0..MAX_LEASES).rev().collect();
-        let leases = FxHashMap::default();
-        let fan_outs = FxHashMap::default();
-        let (ports, now_ns) = (Vec::new(), 0);
-        Ok(Plane { loaded, options, maps, to_child, ports, leases, free, fan_outs, now_ns })
+        let numbers = Table::new(&loaded.map("numbers_of_hops")?)?;
+        Ok(Plane {
+            loaded,
+            options,
+            maps,
+            to_child,
+            ports: Vec::new(),
+            leases: FxHashMap::default(),
+            numbers,
+            hops: FxHashMap::default(),
+            free,
+            fan_outs: FxHashMap::default(),
+            now_ns: 0,
+        })
     }
 
     /// Attaches the program to the driver of an interface of the calling thread's network namespace, until the plane is
@@ -150,12 +174,12 @@ impl Plane {
     /// Serves a lease in the kernel if possible; otherwise packets of its job go to user space. Errors give the reason;
     /// `Resolving` is temporary, so that a later call may succeed.
     ///
-    /// `key`: key for the tags of the job's packets. `first`: first slot of the lease's partition. `passed`: one past
-    /// the highest number whose result user space has passed down.
+    /// `keys`: as for [`Plane::numbers`], if packets are sealed. `first`: first slot of the lease's partition.
+    /// `passed`: one past the highest number whose result user space has passed down.
     pub fn offer(
         &mut self,
         lease: &Lease<SocketAddr>,
-        key: Option<JobKey>,
+        keys: Option<&[HopKeys]>,
         first: u32,
         passed: u32,
     ) -> Result<(), WhyNot> {
@@ -166,7 +190,7 @@ impl Plane {
             let names = [lease.parent].into_iter().chain(lease.members.neighbours());
             match names.zip(&hops).find(|(_, hop)| !self.has_port(hop.ifindex)) {
                 Some((SocketAddr::V4(name), _)) => Err(WhyNot::NotBehindAPort(name)),
-                _ => self.install(lease, key, first, passed, &hops),
+                _ => self.install(lease, keys, first, passed, &hops),
             }
         });
         if offered.is_err() {
@@ -175,11 +199,56 @@ impl Plane {
         offered
     }
 
-    /// Installs a lease in the kernel. `hops`: the next hop to the parent, then to each child.
+    /// The packet numbers of a lease's hops, children before the parent, for whoever handles packets that the kernel
+    /// passes on. They go on as long as the keys are the same, until the lease is removed. `keys`: in the same order.
+    pub fn numbers(
+        &mut self,
+        lease: &Lease<SocketAddr>,
+        keys: &[HopKeys],
+    ) -> Result<Vec<Arc<HopNumbers>>, WhyNot> {
+        let neighbours: Vec<_> = lease.members.neighbours().chain([lease.parent]).collect();
+        if neighbours.len() != keys.len() {
+            return Err(WhyNot::Keys(keys.len(), neighbours.len()));
+        }
+        let children = neighbours.len() - 1;
+        let mut before = self.hops.remove(&(lease.job, lease.tree)).unwrap_or_default();
+        let mut hops = Vec::with_capacity(neighbours.len());
+        for (at, (neighbour, &keys)) in neighbours.into_iter().zip(keys).enumerate() {
+            let same = |hop: &SealedHop| hop.neighbour == neighbour && hop.keys == keys;
+            let known = before.iter().position(same).map(|known| before.swap_remove(known));
+            hops.push(match known {
+                Some(hop) => hop,
+                None => self.add_hop(neighbour, keys, at < children)?,
+            });
+        }
+        let numbers = hops.iter().map(|hop| hop.numbers.clone()).collect();
+        self.hops.insert((lease.job, lease.tree), hops);
+        Ok(numbers)
+    }
+
+    fn add_hop(
+        &self,
+        neighbour: SocketAddr,
+        keys: HopKeys,
+        is_child: bool,
+    ) -> Result<SealedHop, WhyNot> {
+        let numbers = Arc::new(self.numbers.allot().ok_or(WhyNot::Hops)?);
+        let HopKeys { up, down } = keys;
+        // Of received packets, and of those sent.
+        let both = if is_child { [up, down] } else { [down, up] };
+        for (direction, key) in (0u32..).zip(&both) {
+            let bytes = layout::hop_key(key).ok_or(WhyNot::Mac(key.mac()))?;
+            put(&self.maps.hop_keys, &(2 * numbers.index() + direction).to_ne_bytes(), &bytes)?;
+        }
+        Ok(SealedHop { neighbour, keys, numbers })
+    }
+
+    /// Installs a lease in the kernel. `keys`: as for [`Plane::numbers`], if packets are sealed. `hops`: the next hop to
+    /// the parent, then to each child.
     pub fn install(
         &mut self,
         lease: &Lease<SocketAddr>,
-        job_key: Option<JobKey>,
+        keys: Option<&[HopKeys]>,
         first: u32,
         passed: u32,
         hops: &[Hop],
@@ -187,11 +256,11 @@ impl Plane {
         if lease.fragment_bytes > ROW_BYTES {
             return Err(WhyNot::FragmentBytes(lease.fragment_bytes));
         }
-        if let Some(mac) = job_key.map(|key| key.mac()).filter(|mac| *mac != Mac::SipHash) {
-            return Err(WhyNot::Mac(mac));
-        }
         let by_v4 = v4(lease)?;
-        self.remove(lease.job, lease.tree)?;
+        let sealed = keys.map(|keys| self.numbers(lease, keys)).transpose()?;
+        let sealed: Option<Vec<u32>> =
+            sealed.map(|hops| hops.iter().map(|hop| hop.index()).collect());
+        self.withdraw(lease.job, lease.tree)?;
         let index = self.free.pop().ok_or(WhyNot::Leases)?;
         let (job, tree, key) = (lease.job, lease.tree, index.to_ne_bytes());
         let ports: Vec<u32> = hops.iter().skip(1).map(|hop| hop.ifindex).collect();
@@ -210,7 +279,8 @@ impl Plane {
                 entry.egress.push(egress);
             }
         }
-        let bytes = layout::lease(&by_v4, job_key, first, fan_out, self.options.own, hops);
+        let bytes =
+            layout::lease(&by_v4, sealed.as_deref(), first, fan_out, self.options.own, hops);
         put(&self.maps.leases, &key, &bytes)?;
         put(&self.maps.states, &key, &layout::lease_state(passed, self.now_ns))?;
         let zero = vec![vec![0; self.maps.counters.value_size() as usize]; processors()?];
@@ -234,7 +304,7 @@ impl Plane {
         if self.is_as(lease, false) {
             return Ok(());
         }
-        self.remove(lease.job, lease.tree)?;
+        self.withdraw(lease.job, lease.tree)?;
         let (job, tree) = (lease.job, lease.tree);
         let user = layout::IN_USER_SPACE.to_ne_bytes();
         put(&self.maps.jobs, &layout::job_key(job, tree), &user)?;
@@ -243,8 +313,14 @@ impl Plane {
         self.learn(lease)
     }
 
-    /// Removes a lease and frees its slots.
+    /// Removes a lease with its keys, and frees its slots.
     pub fn remove(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
+        self.withdraw(job, tree)?;
+        self.hops.remove(&(job, tree));
+        Ok(())
+    }
+
+    fn withdraw(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
         let Some(entry) = self.leases.remove(&(job, tree)) else { return Ok(()) };
         let neighbours: Vec<_> = neighbours(&entry.lease).collect();
         for &from in &neighbours {

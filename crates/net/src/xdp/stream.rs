@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use netsum_proto::atp::{Claim, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
-use netsum_wire::tag::JobKey;
+use netsum_wire::seal::{self, HopKeys};
+use netsum_wire::tag::Mac;
 use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
 
 use super::layout::ROW_BYTES;
@@ -50,14 +51,10 @@ const JOB: JobId = JobId(1);
 static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/bench.o"));
 
 impl Stream {
-    /// Fragments of `elements`; values are small enough that nothing saturates.
-    pub fn new(
-        arithmetic: Arithmetic,
-        elements: u16,
-        key: Option<JobKey>,
-    ) -> Result<Stream, WhyNot> {
+    /// Fragments of `elements`; values are small enough that nothing saturates. `sealed`: in sealed packets.
+    pub fn new(arithmetic: Arithmetic, elements: u16, sealed: bool) -> Result<Stream, WhyNot> {
         // One interface for all: results are then forwarded without copies.
-        Stream::with_ports(arithmetic, elements, key, &[1; WORKERS as usize + 1])
+        Stream::with_ports(arithmetic, elements, sealed, &[1; WORKERS as usize + 1])
     }
 
     /// Fragments over wires between devices of the calling thread's namespace: those of the parent and of each worker,
@@ -68,7 +65,7 @@ impl Stream {
         wires: &[(String, String)],
     ) -> Result<Stream, WhyNot> {
         let ports = wires.iter().map(|(near, _)| ifindex(near)).collect::<Result<Vec<_>, _>>()?;
-        let mut stream = Stream::with_ports(arithmetic, elements, None, &ports)?;
+        let mut stream = Stream::with_ports(arithmetic, elements, false, &ports)?;
         let feeders = stream.plane.map("feeders")?;
         // The parent is the first port, and sends last.
         let order = (1..wires.len()).chain([0]);
@@ -104,7 +101,7 @@ impl Stream {
     fn with_ports(
         arithmetic: Arithmetic,
         elements: u16,
-        key: Option<JobKey>,
+        sealed: bool,
         ports: &[u32],
     ) -> Result<Stream, WhyNot> {
         let policy = Policy::FirstCome;
@@ -114,7 +111,7 @@ impl Stream {
         load.extend(PORT.to_be_bytes());
         load.extend([WORKERS as u8, arithmetic as u8]);
         load.extend(elements.to_ne_bytes());
-        load.extend(u16::from(key.is_some()).to_ne_bytes());
+        load.extend(u16::from(sealed).to_ne_bytes());
         let options = PlaneOptions { own: OWN, switch };
         let mut plane = Plane::load_object(PROGRAM, options, load)?;
         let neighbour = |i: u32| SocketAddr::from((Ipv4Addr::from(u32::from(FIRST) + i), PORT));
@@ -131,8 +128,12 @@ impl Stream {
         };
         let hop = |&ifindex: &u32| Hop { ifindex, mac: [2; 6], own_mac: [4; 6] };
         let hops: Vec<Hop> = ports.iter().map(hop).collect();
-        plane.install(&lease, key, 0, 0, &hops)?;
-        Ok(Stream { plane, packet: packet(arithmetic, elements) })
+        let keys: Vec<HopKeys> =
+            (0..=WORKERS).map(|hop| HopKeys::new(Mac::Nh, [hop as u8; 32])).collect();
+        plane.install(&lease, sealed.then_some(&keys), 0, 0, &hops)?;
+        let packet = packet(arithmetic, elements);
+        let packet = if sealed { seal::with_room(&packet) } else { packet };
+        Ok(Stream { plane, packet })
     }
 
     /// Mean time of a contribution, including the reception of results. The program makes the frames itself, which

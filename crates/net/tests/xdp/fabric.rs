@@ -11,7 +11,10 @@ use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
+use netsum_proto::policer::{Owner, RateLimit};
 use netsum_wire::atp::Level;
+use netsum_wire::seal::HopKeys;
+use netsum_wire::tag::Mac;
 use netsum_wire::*;
 
 use crate::lossy;
@@ -72,7 +75,27 @@ impl Fabric {
         Some(Fabric { spaces, rack, middle, server })
     }
 
+    /// A job whose packets are sealed.
     fn add_job(&self, job: u32) -> Job {
+        self.add_job_with(job, true)
+    }
+
+    fn add_job_with(&self, job: u32, sealed: bool) -> Job {
+        let job = self.begin(job, sealed);
+        self.wait("the kernel to serve the job", || {
+            let of = |switch: &SwitchDriver| in_kernel(switch).contains(&(job.id, TreeId(0)));
+            of(&self.rack) && of(&self.middle)
+        });
+        job
+    }
+
+    /// The same, in the kernel or not.
+    fn begin(&self, job: u32, sealed: bool) -> Job {
+        // Of each rank, of the rack switch and of the server's switch: the hop to its parent.
+        let keys = |hops: &[u8]| {
+            let key = |&hop: &u8| HopKeys::new(Mac::Nh, std::array::from_fn(|i| hop ^ i as u8));
+            sealed.then(|| hops.iter().map(key).collect::<Vec<_>>())
+        };
         let workers: Vec<_> = (3..6)
             .map(|node| {
                 let ip = address(node).ip();
@@ -88,19 +111,16 @@ impl Fabric {
             Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim }
         };
         let members = Members::Rack { workers: at[..2].to_vec(), rack: 0, racks: 2 };
-        self.rack.install(lease(members, address(1))).unwrap();
+        self.rack.install_with(lease(members, address(1)), keys(&[0, 1, 3])).unwrap();
         let racks = vec![Rack { port: address(0), workers: 2 }, Rack { port: at[2], workers: 1 }];
-        self.middle.install(lease(Members::Server { racks }, address(2))).unwrap();
+        let members = Members::Server { racks };
+        self.middle.install_with(lease(members, address(2)), keys(&[3, 2, 4])).unwrap();
         let neighbours = vec![Neighbour { port: address(1), racks: 0b11, workers: u32::MAX }];
         let (racks, window, fragment_bytes) = (vec![vec![0, 1], vec![2]], WINDOW, ROW);
         let slots = SLOTS;
         let lease =
             ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        self.server.install(lease).unwrap();
-        self.wait("the kernel to serve the job", || {
-            let of = |switch: &SwitchDriver| in_kernel(switch).contains(&(job, tree));
-            of(&self.rack) && of(&self.middle)
-        });
+        self.server.install_with(lease, keys(&[4])).unwrap();
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let place = WorkerPosition {
                 level: if rank == 2 { Level::Server } else { Level::Rack },
@@ -121,9 +141,10 @@ impl Fabric {
                 scaling: Scaling::Shared,
             };
             let config = config.into();
-            worker.begin(WorkerPlan { config, switches: vec![address(usize::from(rank == 2))] });
+            let plan = WorkerPlan { config, switches: vec![address(usize::from(rank == 2))] };
+            worker.begin_with(plan, keys(&[rank as u8]));
         }
-        Job { workers }
+        Job { id: job, workers }
     }
 
     fn wait(&self, what: &str, until: impl Fn() -> bool) {
@@ -153,6 +174,7 @@ fn in_kernel(switch: &SwitchDriver) -> Vec<(JobId, TreeId)> {
 }
 
 struct Job {
+    id: JobId,
     workers: Vec<(WorkerDriver, Receiver<Event>)>,
 }
 
@@ -211,7 +233,7 @@ fn sums_through_two_levels_in_the_kernel_are_exact_with_loss() {
 #[test]
 fn two_jobs_share_the_slots_and_one_leaves() {
     let Some(fabric) = Fabric::new() else { return };
-    let (first, second) = (fabric.add_job(1), fabric.add_job(2));
+    let (first, second) = (fabric.add_job(1), fabric.add_job_with(2, false));
     std::thread::scope(|scope| {
         scope.spawn(|| (0..3).for_each(|id| first.reduce(id, 50_000)));
         scope.spawn(|| (0..3).for_each(|id| second.reduce(id, 50_000)));
@@ -219,6 +241,20 @@ fn two_jobs_share_the_slots_and_one_leaves() {
     fabric.rack.revoke(JobId(1), Epoch(1)).unwrap();
     second.reduce(3, 50_000);
     assert_eq!(in_kernel(&fabric.rack), [(JobId(2), TreeId(0))]);
+}
+
+/// The kernel enforces no rates. The limit is more than the job can use.
+#[test]
+fn a_job_with_a_limited_rate_is_served_in_user_space() {
+    let Some(fabric) = Fabric::new() else { return };
+    let limit = RateLimit { bytes_per_s: Some(1 << 40), packets_per_s: None };
+    for (job, sealed) in [(1, true), (2, false)] {
+        fabric.rack.own(JobId(job), Owner { tenant: None, limit }).unwrap();
+        let job = fabric.begin(job, sealed);
+        job.reduce(0, 20_000);
+    }
+    assert_eq!(in_kernel(&fabric.rack), []);
+    assert_eq!(fabric.rack.snapshot().unwrap().slots.len(), 2);
 }
 
 #[test]

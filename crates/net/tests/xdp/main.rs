@@ -7,4 +7,5 @@
 mod fabric;
 mod lossy;
 mod namespace;
+mod seals;
 mod vectors;

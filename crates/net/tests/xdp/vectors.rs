@@ -1,15 +1,18 @@
 //! `vectors/atp` through the shipped program, with the user-space switch behind it as in a daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use netsum_net::xdp::{Hop, Plane, PlaneOptions, Verdict};
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfig};
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Aggregator, PortId, Time};
-use netsum_wire::atp::{HEADER_LEN, Header};
+use netsum_proto::{Aggregator, Hop as SealedHop, Hops, LeaseKey, PortId, SharedNumbers, Time};
+use netsum_wire::atp::{HEADER_LEN, Header, VERSION};
+use netsum_wire::seal::{HopKeys, unsealed, with_room};
+use netsum_wire::tag::Mac;
 use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
 
@@ -48,34 +51,115 @@ fn replay_all() {
         let text = text.unwrap_or_else(|_| panic!("{path} is not there; run `make vectors-check`"));
         let file: Value = serde_json::from_str(&text).unwrap();
         let name = file["name"].as_str().unwrap();
-        for wiring in [Wiring::PortEach, Wiring::OnePort] {
+        for (wiring, sealed) in [
+            (Wiring::PortEach, false),
+            (Wiring::OnePort, false),
+            (Wiring::PortEach, true),
+            (Wiring::OnePort, true),
+        ] {
             // With one port, user space replicates results; there is no other difference.
             if wiring == Wiring::OnePort && !["results", "fin", "walk-rack"].contains(&name) {
                 continue;
             }
-            let Some(bench) = Bench::new(&file["switch"], wiring) else { return };
+            let Some(bench) = Bench::new(&file["switch"], wiring, sealed) else { return };
             packets += bench.replay(&file);
         }
     }
-    assert!(packets > 7_000, "only {packets} packets in all vectors");
+    assert!(packets > 14_000, "only {packets} packets in all vectors");
 }
 
 struct Bench {
     plane: Plane,
     machine: Switch<Rows>,
     wiring: Wiring,
+    sealed: Option<Seals>,
+}
+
+/// What keeps packets sealed.
+#[derive(Default)]
+struct Seals {
+    /// Of user space, behind the kernel.
+    own: Hops,
+    /// The far end of each hop.
+    far: HashMap<(JobId, TreeId, u32), SealedHop>,
+}
+
+/// The keys between the switch and a neighbour in a lease.
+fn keys(lease: LeaseKey, neighbour: PortId) -> HopKeys {
+    let LeaseKey { job, epoch, tree } = lease;
+    let mut secret = [0; 32];
+    secret[..4].copy_from_slice(&job.0.to_le_bytes());
+    secret[4..6].copy_from_slice(&epoch.0.to_le_bytes());
+    secret[6..8].copy_from_slice(&[tree.0, neighbour.0 as u8]);
+    secret[16..].fill(1);
+    HopKeys::new(Mac::Nh, secret)
+}
+
+impl Seals {
+    fn install(&mut self, plane: &mut Plane, lease: &Lease) -> Vec<HopKeys> {
+        let key = LeaseKey { job: lease.job, epoch: lease.epoch, tree: lease.tree };
+        let children = lease.members.neighbours();
+        let neighbours: Vec<_> = children.chain([lease.parent]).collect();
+        let keys: Vec<_> = neighbours.iter().map(|&port| keys(key, port)).collect();
+        self.own.install(&netsum_proto::Lease::Slots(lease.clone()), Some(&keys));
+        let by_address = lease.map(|port| SocketAddr::V4(address(port.0)));
+        let numbers = plane.numbers(&by_address, &keys).unwrap();
+        self.far.retain(|&(job, tree, _), _| (job, tree) != (lease.job, lease.tree));
+        for ((&port, &keys), numbers) in neighbours.iter().zip(&keys).zip(numbers) {
+            assert!(self.own.share(key, port, numbers as Arc<dyn SharedNumbers>));
+            let far = if port == lease.parent {
+                SealedHop::to_child(keys)
+            } else {
+                SealedHop::to_parent(keys)
+            };
+            self.far.insert((lease.job, lease.tree, port.0), far);
+        }
+        keys
+    }
+
+    /// A packet as its sender seals it. The second: the sender has no key of this job.
+    fn from_neighbour(&mut self, from: u32, packet: &[u8]) -> (Vec<u8>, bool) {
+        let whole = packet.len() >= HEADER_LEN && packet[0] == VERSION;
+        if !whole || packet[HEADER_LEN - 8..HEADER_LEN] != [0; 8] {
+            return (packet.to_vec(), false);
+        }
+        let (job, tree) = (u32::from_be_bytes(packet[4..8].try_into().unwrap()), packet[3]);
+        let mut sealed = with_room(packet);
+        match self.far.get_mut(&(JobId(job), TreeId(tree), from)) {
+            Some(hop) => {
+                hop.seal(&mut sealed, &[]);
+                (sealed, false)
+            }
+            None => {
+                let of_nobody = HopKeys::new(Mac::Nh, [9; 32]);
+                SealedHop::to_parent(of_nobody).seal(&mut sealed, &[]);
+                (sealed, true)
+            }
+        }
+    }
+
+    /// What a neighbour has received, opened.
+    fn at_neighbour(&mut self, to: u32, packet: &[u8]) -> Vec<u8> {
+        let (header, _) = Header::decode(packet).unwrap();
+        let hop = self.far.get_mut(&(header.job, header.tree, to)).expect("a neighbour");
+        assert_eq!(hop.open(packet), Ok(()), "to {to}: {header:?}");
+        unsealed(packet).into_owned()
+    }
 }
 
 type Sent = (u32, Vec<u8>);
 
 impl Bench {
     /// `None`, with a message, if the program cannot be loaded.
-    fn new(switch: &Value, wiring: Wiring) -> Option<Bench> {
+    fn new(switch: &Value, wiring: Wiring, sealed: bool) -> Option<Bench> {
         let config = read_config(switch);
         let options = PlaneOptions { own: OWN, switch: config };
         let rows = Rows::new(config.slots as usize + 64, config.row_bytes.into());
         match Plane::load(options) {
-            Ok(plane) => Some(Bench { plane, machine: Switch::new(config, rows), wiring }),
+            Ok(plane) => {
+                let sealed = sealed.then(Seals::default);
+                Some(Bench { plane, machine: Switch::new(config, rows), wiring, sealed })
+            }
             Err(reason) => {
                 println!("skipped: {reason}");
                 None
@@ -97,6 +181,7 @@ impl Bench {
                 continue;
             }
             let before = self.drops();
+            let (mut of_stranger, mut on_wire) = (false, None);
             let out = if let Some(revoke) = entry.get("revoke") {
                 self.revoke(JobId(number(&revoke["job"])), Epoch(number(&revoke["up_to"]) as u16));
                 Vec::new()
@@ -105,8 +190,17 @@ impl Bench {
             } else {
                 packets += 1;
                 let ce = entry["ce"].as_bool().unwrap();
-                let packet = unhex(entry["in"].as_str().unwrap());
-                self.packet(now, number(&entry["port"]), ce, &packet)
+                let (from, packet) = (number(&entry["port"]), unhex(entry["in"].as_str().unwrap()));
+                let packet = match &mut self.sealed {
+                    Some(sealed) => {
+                        let (sealed, stranger) = sealed.from_neighbour(from, &packet);
+                        of_stranger = stranger;
+                        on_wire = Some((from, sealed.clone()));
+                        sealed
+                    }
+                    None => packet,
+                };
+                self.packet(now, from, ce, &packet)
             };
             let dropped: Vec<_> = self
                 .drops()
@@ -116,7 +210,14 @@ impl Bench {
                 .collect();
             let expected: Vec<_> =
                 entry.get("drop").into_iter().map(|d| d.as_str().unwrap()).collect();
-            if !(dropped == ["unknown_sender"] && expected == ["not_a_neighbour"]) {
+            let as_well = match expected.as_slice() {
+                ["not_a_neighbour" | "no_lease"] if of_stranger => {
+                    &["bad_tag", "unknown_sender"][..]
+                }
+                ["not_a_neighbour"] => &["unknown_sender"],
+                _ => &[],
+            };
+            if !as_well.iter().any(|&reason| dropped == [reason]) {
                 assert_eq!(dropped, expected, "{what}");
             }
             let sent =
@@ -127,6 +228,9 @@ impl Bench {
             assert_eq!(out, wanted, "{what}");
             let held = self.plane.held().unwrap() + self.machine.held();
             assert_eq!(held, number(&entry["held"]), "{what}");
+            if let Some((from, packet)) = on_wire {
+                self.repeat(now, from, &packet, &what);
+            }
         }
         packets
     }
@@ -150,7 +254,9 @@ impl Bench {
         };
         let hops: Vec<_> = neighbours.map(hop).collect();
         let by_address = lease.map(|port| SocketAddr::V4(address(port.0)));
-        self.plane.install(&by_address, None, first, passed, &hops).unwrap();
+        let sealed = self.sealed.as_mut();
+        let keys = sealed.map(|sealed| sealed.install(&mut self.plane, lease));
+        self.plane.install(&by_address, keys.as_deref(), first, passed, &hops).unwrap();
     }
 
     fn revoke(&mut self, job: JobId, up_to: Epoch) {
@@ -159,7 +265,18 @@ impl Bench {
         let after: Vec<_> = self.machine.leases().map(|(l, ..)| (l.job, l.tree)).collect();
         for (job, tree) in before.into_iter().filter(|key| !after.contains(key)) {
             self.plane.remove(job, tree).unwrap();
+            if let Some(sealed) = &mut self.sealed {
+                sealed.far.retain(|&(j, t, _), _| (j, t) != (job, tree));
+            }
         }
+    }
+
+    /// A packet that was recorded has no effect.
+    fn repeat(&mut self, now: Time, from: u32, packet: &[u8], what: &str) {
+        let (before, held) = (self.drops(), self.plane.held().unwrap() + self.machine.held());
+        assert_eq!(self.packet(now, from, false, packet), [], "again: {what}");
+        assert_ne!(self.drops(), before, "nothing is counted: {what}");
+        assert_eq!(self.plane.held().unwrap() + self.machine.held(), held, "again: {what}");
     }
 
     fn time_out(&mut self, now: Time) -> Vec<Sent> {
@@ -173,7 +290,14 @@ impl Bench {
     fn packet(&mut self, now: Time, from: u32, ce: bool, packet: &[u8]) -> Vec<Sent> {
         match self.plane.try_packet(address(from), ce, packet).unwrap() {
             Verdict::Taken => Vec::new(),
-            Verdict::Sent(to, packet) => vec![(port(to), packet)],
+            Verdict::Sent(to, packet) => {
+                let to = port(to);
+                let packet = match &mut self.sealed {
+                    Some(sealed) => sealed.at_neighbour(to, &packet),
+                    None => packet,
+                };
+                vec![(to, packet)]
+            }
             Verdict::FannedOut(packet) => {
                 let (header, _) = Header::decode(&packet).unwrap();
                 let lease = self.machine.leases().map(|(lease, ..)| lease);
@@ -183,7 +307,8 @@ impl Bench {
                 let addressed = lease.members.addressed(&header);
                 let to = lease.members.neighbours().enumerate();
                 let to = to.filter(|(bit, _)| addressed >> bit & 1 == 1);
-                to.map(|(_, to)| (to.0, packet.clone())).collect()
+                // The program at the egress seals each copy.
+                to.map(|(_, to)| (to.0, unsealed(&packet).into_owned())).collect()
             }
             Verdict::Passed(packet) => {
                 let (header, payload) = match Header::decode(&packet) {
@@ -193,6 +318,13 @@ impl Bench {
                         return Vec::new();
                     }
                 };
+                if let Some(sealed) = &mut self.sealed
+                    && let Err(reason) =
+                        sealed.own.open(header.job, header.tree, PortId(from), &packet)
+                {
+                    self.machine.count_drop(reason);
+                    return Vec::new();
+                }
                 self.machine.handle(now, PortId(from), ce, &header, payload).unwrap();
                 let out = self.drain();
                 if header.kind == netsum_wire::atp::Kind::Fin && !out.is_empty() {
@@ -210,7 +342,13 @@ impl Bench {
             transmit.header.encode(packet.first_chunk_mut().unwrap());
             let values = transmit.payload.map_or(&[][..], |row| self.machine.values().get(row));
             packet.extend_from_slice(values);
-            out.push((transmit.to.0, packet));
+            let to = transmit.to;
+            if let Some(sealed) = &mut self.sealed {
+                let Header { job, tree, .. } = transmit.header;
+                let on_wire = sealed.own.sealed(job, tree, to, &packet);
+                packet = sealed.at_neighbour(to.0, &on_wire);
+            }
+            out.push((to.0, packet));
         }
         self.machine.values_mut().flushed();
         out
