@@ -216,7 +216,7 @@ module control #(
         .clear_at_i(clear_at), .refused_i(refused), .refusal_i(refusal), .below_i(ahead[31]),
         .from_parent_i(from_parent), .root_i(root), .known_i(known), .agrees_i(agrees), .mine_i(mine),
         .complete_i(complete), .cap_below_i(cap_below), .branch_low_i(branch_low), .branch_high_i(branch_high),
-        .me_i(me), .ce_i(ce), .h_resent_i(h_resent), .h_congested_i(h_congested), .h_tree_i(h_tree),
+        .me_i(me), .ranks_i(ranks), .ce_i(ce), .h_resent_i(h_resent), .h_congested_i(h_congested), .h_tree_i(h_tree),
         .h_bf16_i(h_bf16), .h_job_i(h_job), .h_vid_i(h_vid), .h_chunk_i(h_chunk), .h_epoch_i(h_epoch),
         .h_window_cap_i(h_window_cap), .h_n_elems_i(h_n_elems), .h_marks_i(h_marks), .h_missing_i(h_missing),
         .at_i(at), .members_i(members), .parent_i(parent), .announced_i(announced), .slot_i(slot),

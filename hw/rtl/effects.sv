@@ -17,7 +17,8 @@
 //   - A contribution sets its port's bit, and adds to marks and missing ranks; the minimum of the window caps is kept.
 //   - A sum is ordered from the members' buffers, to the parent if there is one and to the members if not; a result
 //     from the parent's buffer, to the members. A sum that has gone up is ordered again unchanged.
-//   - A notice is a separate record, at index SLOTS, with the packet's fields and the collected missing ranks.
+//   - A notice is a separate record, at index SLOTS, with the packet's fields and the collected missing ranks, or those
+//     beneath the sender that disagrees.
 `default_nettype none
 
 module effects #(
@@ -53,6 +54,7 @@ module effects #(
     input  wire  [7:0]        branch_low_i,
     input  wire  [3:0]        branch_high_i,
     input  wire  [PORTS-1:0]  me_i,
+    input  wire  [63:0]       ranks_i,
     input  wire               ce_i,
 
     input  wire               h_resent_i,
@@ -152,7 +154,10 @@ module effects #(
         end
     end
 
-    // A write without take is a notice: the packet's own fields.
+    // A write without take is a notice: the packet's own fields, and if it disagrees its sender's ranks. These are known
+    // for cycles, so a register costs no time.
+    logic [63:0] ranks;
+    always_ff @(posedge clk) ranks <= ranks_i;
     logic [31:0] marks;
     always_comb begin
         for (int i = 0; i < 32; i++) begin
@@ -161,7 +166,7 @@ module effects #(
     end
     assign fields_o = {h_vid_i, h_chunk_i, h_bf16_i, h_n_elems_i, marks,
                        ~other_cap ? h_window_cap_i : known_i ? q_window_cap_i : announced_i,
-                       (merge ? q_missing_i : 64'd0) | h_missing_i, h_job_i, h_tree_i, h_epoch_i};
+                       disagree ? ranks : (merge ? q_missing_i : 64'd0) | h_missing_i, h_job_i, h_tree_i, h_epoch_i};
 
     // ---- The order -----------------------------------------------------------------------------------------
     logic             order_write;

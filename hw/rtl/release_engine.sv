@@ -76,7 +76,7 @@ module release_engine #(
 );
     localparam int ADD     = 5 + 8 * $clog2(PORTS);  // from a step to the sums, with one cycle for rounding
     localparam int DELAY   = ADD - 1 - HEAD;         // from a start to the cycle before the header
-    localparam logic [2:0] PARTIAL = 3'd1;
+    localparam logic [2:0] PARTIAL = 3'd1, WAITING = 3'd3;
 
     // The record; see slot_book.
     wire [31:0] vid, chunk, marks, job;
@@ -241,7 +241,7 @@ module release_engine #(
         header[8*54 +: 32] = be32(chunk);
         header[8*58 +: 16] = be16(epoch);
         header[8*60 +: 16] = be16(window_cap);
-        header[8*62 +: 16] = kind_q > 3'd2 ? 16'd0 : be16(n_elems);
+        header[8*62 +: 16] = kind_q == WAITING ? 16'd0 : be16(n_elems);
         header[8*64 +: 32] = be32(marks);
         header[8*68 +: 64] = {be32(missing[31:0]), be32(missing[63:32])};
     end

@@ -1,13 +1,14 @@
 //! Sealed packets of `panama` over real sockets: sums under keys of hops, and packets of those who lack them.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::*;
 use netsum_net::switch::{SwitchDriver, SwitchSnapshot};
-use netsum_net::worker::WorkerPlan;
+use netsum_net::worker::{Event, WorkerPlan};
 use netsum_proto::panama::{Lease, WorkerConfig};
-use netsum_proto::{CongestionRule, Hop, Secrets};
+use netsum_proto::{CongestionRule, Hop, Refusal, Secrets};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::seal::{EXTENSION_LEN, HopKeys};
 use netsum_wire::tag::Mac;
@@ -230,4 +231,87 @@ fn a_key_that_comes_after_the_plan_is_taken_into_use() {
     let expected = expected(FORMAT, 4, NUMEL);
     assert!(buffers.iter().all(|buffer| bytes_of(buffer) == expected));
     assert!(fabric.snapshots().iter().all(|snapshot| drops(snapshot, "replay") == 0));
+}
+
+/// A star of three ranks, of which the test plays rank 0 with its key.
+struct Hostile {
+    mac: Mac,
+    switch: SwitchDriver,
+    /// `members[0]` is not used.
+    members: Vec<Member>,
+    socket: UdpSocket,
+    hop: Hop,
+}
+
+impl Hostile {
+    fn new() -> Hostile {
+        let (mac, switch, members) = (Mac::Aegis, switch(), members(3));
+        let socket = UdpSocket::bind((LOCAL, 0)).unwrap();
+        let of = |rank: usize| members[rank].driver.local_addr();
+        let children = [(socket.local_addr().unwrap(), 1), (of(1), 2), (of(2), 4)];
+        let hops = [0, 1, 2].map(|rank| keys(mac, 1, rank)).to_vec();
+        install(&switch, lease(1, 0, &children, None), hops);
+        Hostile { mac, switch, members, socket, hop: Hop::to_parent(keys(mac, 1, 0)) }
+    }
+
+    /// The honest ranks sum.
+    fn submit(&self) {
+        for rank in [1, 2] {
+            let secrets = vec![keys(self.mac, 1, rank)];
+            begin(&self.members, rank, 1, self.switch.local_addr(), Some(secrets));
+            submit(&self.members[rank], operation(0, FORMAT, &numbers(Dtype::F32, rank, 352)));
+        }
+    }
+
+    fn send(&mut self, header: &Header, value: u8) {
+        let mut head = vec![0; HEADER_LEN + EXTENSION_LEN];
+        header.encode(head.first_chunk_mut().unwrap());
+        let payload = vec![value; header.payload_len()];
+        self.hop.seal(&mut head, &payload);
+        self.socket.send_to(&[head, payload].concat(), self.switch.local_addr()).unwrap();
+    }
+
+    fn wait_contributions(&self, count: u64) {
+        let end = Instant::now() + PATIENCE;
+        while self.switch.snapshot().unwrap().trees[0].counters.contributions < count {
+            assert!(Instant::now() < end, "{:?}", self.switch.snapshot().unwrap());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Waits until each honest rank has learned whose packets were refused.
+    fn wait_refused(&self, expected: &[(u64, Refusal)]) {
+        let (expected, end) = (expected.iter().copied().collect(), Instant::now() + PATIENCE);
+        for member in &self.members[1..] {
+            let mut told = BTreeSet::new();
+            while told != expected {
+                match member.events.recv_deadline(end) {
+                    Ok(Event::Refused { id: 0, ranks, refusal }) => {
+                        _ = told.insert((ranks, refusal))
+                    }
+                    Ok(Event::Mismatch { id: 0, .. } | Event::Silent { .. }) => {}
+                    other => panic!("{other:?} after {told:?}"),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_member_that_contributes_to_something_else_is_known_by_its_packets() {
+    let mut late = Hostile::new();
+    late.submit();
+    late.wait_contributions(2);
+    late.send(&header(Kind::Contribution, 0), 0x40);
+    late.wait_refused(&[(0b001, Refusal::Unlike)]);
+
+    let mut early = Hostile::new();
+    early.send(&header(Kind::Contribution, 0), 0x40);
+    early.wait_contributions(1);
+    // It cannot hide among those that were refused.
+    let claim = Header { missing: 1, ..header(Kind::Mismatch, 0) };
+    early.send(&claim, 0);
+    early.submit();
+    early.wait_refused(&[(0b010, Refusal::LikeOurs), (0b100, Refusal::LikeOurs)]);
+    wait_dropped(&early.switch, "wrong_direction", 1);
 }

@@ -36,4 +36,4 @@ pub use hops::{Hop, Hops, Secrets, SharedNumbers, WorkerTags};
 pub use lease::{LeaseKey, Reservation};
 pub use registry::{Lease, Worker, WorkerConfig, supports};
 pub use time::{PortId, Time};
-pub use worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
+pub use worker::{AcceptedResult, Event, OutgoingPacket, Refusal, Settings, WorkerMachine};

@@ -159,6 +159,15 @@ pub enum Event {
         /// of a worker.
         named: Option<u32>,
     },
+    /// Follows [`Event::Mismatch`]: whose packets a switch has refused.
+    Refused {
+        /// Id of the operation.
+        id: u64,
+        /// These ranks (mod 64).
+        ranks: u64,
+        /// How their packets compare with this worker's.
+        refusal: Refusal,
+    },
     /// Something is in flight and the tree has not answered for this long. Repeated while it lasts.
     Silent {
         /// Tree.
@@ -166,4 +175,13 @@ pub enum Event {
         /// How long.
         for_ns: u64,
     },
+}
+
+/// How a packet that a switch has refused compares with this worker's own for the same fragment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Refusal {
+    /// Chunk, format and length are the same, so some packet that came before it differs.
+    LikeOurs,
+    /// Chunk, format or length differ.
+    Unlike,
 }

@@ -10,7 +10,9 @@ const NOW: Time = Time(0);
 const SLOTS: u16 = 8;
 
 fn lease(job: u32, ports: &[u32]) -> Lease {
-    let child = |(i, &p): (usize, &u32)| Child { port: PortId(p), ranks: 1 << i, branch: i as u8 };
+    // Two ranks beneath each.
+    let child =
+        |(i, &p): (usize, &u32)| Child { port: PortId(p), ranks: 3 << (2 * i), branch: i as u8 };
     Lease {
         job: JobId(job),
         epoch: Epoch(5),
@@ -172,6 +174,56 @@ fn a_child_that_missed_a_notice_gets_it_when_it_sends_again() {
     let answer = switch.handle(NOW, PortId(10), false, &again, &[0; 64]);
     assert_eq!(answer, Err(DropReason::Duplicate));
     assert_eq!(told(switch.poll_transmit()), (PortId(10), Kind::Mismatch));
+    assert!(switch.poll_transmit().is_none());
+}
+
+/// All notices of a switch, as port and ranks named.
+fn notices(switch: &mut Switch<Slab>) -> Vec<(u32, u64)> {
+    let mut sent = Vec::new();
+    while let Some(transmit) = switch.poll_transmit() {
+        if let Transmit::Control { to, header: Header { kind: Kind::Mismatch, missing, .. } } =
+            transmit
+        {
+            sent.push((to.0, missing));
+        }
+    }
+    sent
+}
+
+#[test]
+fn a_notice_names_whose_packet_was_refused_and_nobody_else() {
+    let mut switch = switch();
+    switch.handle(NOW, PortId(10), false, &header(1, 0), &[0; 64]).unwrap();
+    // The sender claims that others are missing in its contribution.
+    let other = Header { chunk: 78, missing: 0b0001, ..header(1, 0) };
+    let refused = switch.handle(NOW, PortId(11), false, &other, &[0; 64]);
+    assert_eq!(refused, Err(DropReason::Mismatch));
+    assert_eq!(notices(&mut switch), [(10, 0b1100), (11, 0b1100)]);
+}
+
+#[test]
+fn a_child_names_only_ranks_beneath_it_and_each_once() {
+    let mut switch = switch();
+    let notice = |missing| Header { kind: Kind::Mismatch, missing, ..header(1, 0) };
+    let mut give = |missing| {
+        let taken = switch.handle(NOW, PortId(10), false, &notice(missing), &[]);
+        (taken.is_ok(), notices(&mut switch))
+    };
+    assert_eq!(give(0b1101), (true, vec![(11, 0b0001)]), "2 and 3 are beneath the other child");
+    assert_eq!(give(0b0001), (false, vec![]));
+    assert_eq!(give(0b1100), (false, vec![]));
+    assert_eq!(give(0b0011), (true, vec![(11, 0b0011)]), "a further rank");
+}
+
+#[test]
+fn a_worker_cannot_claim_that_it_agrees_with_the_others() {
+    let mut switch = Switch::new(Slab::new(1 << 20));
+    let child = |i: u32| Child { port: PortId(10 + i), ranks: 1 << i, branch: i as u8 };
+    let lease = Lease { children: (0..2).map(child).collect(), ..lease(1, &[]) };
+    switch.install(NOW, lease).unwrap();
+    let notice = Header { kind: Kind::Mismatch, missing: 1, ..header(1, 0) };
+    let taken = switch.handle(NOW, PortId(10), false, &notice, &[]);
+    assert_eq!(taken, Err(DropReason::WrongDirection));
     assert!(switch.poll_transmit().is_none());
 }
 

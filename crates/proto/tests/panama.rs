@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use netsum_proto::handover::{Action, Frozen, Handover, Mode, Plan, Settings, Transmit};
 use netsum_proto::panama::*;
-use netsum_proto::{CongestionRule, Time};
+use netsum_proto::{CongestionRule, Refusal, Time};
 use netsum_wire::*;
 use proptest::prelude::*;
 use world::network::start;
@@ -432,6 +432,30 @@ fn disagreement_is_reported_to_all_ranks() {
     world.run(Time(SECOND), |w| w.hosts.iter().all(|h| h.mismatch));
     let told: Vec<bool> = world.hosts.iter().map(|h| h.mismatch).collect();
     assert_eq!(told, [true; 4]);
+}
+
+/// Two racks of two ranks: what each rank learns depends on who comes first at the rack's switch.
+#[test]
+fn ranks_learn_whose_packets_switches_refused() {
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    for (differs, refused) in [(2, (0b1000, Refusal::LikeOurs)), (3, (0b1000, Refusal::Unlike))] {
+        let mut world = World::new(1, Layout::default(), Faults::default());
+        let job = world.add_job();
+        for rank in 0..4 {
+            let numel = if rank == differs { 101 } else { 100 };
+            world.submit_at(job, rank, format, numel, vec![0; numel * 4]);
+        }
+        world.run(Time(SECOND), |_| false);
+        for (rank, host) in world.hosts.iter().enumerate() {
+            let told: Vec<_> = host.refused.iter().copied().collect();
+            let expected = match refused {
+                (ranks, Refusal::LikeOurs) if rank as u32 == differs => (ranks, Refusal::Unlike),
+                (ranks, Refusal::Unlike) if rank as u32 == differs => (ranks, Refusal::LikeOurs),
+                _ => refused,
+            };
+            assert_eq!(told, [expected], "rank {rank}, if {differs} differs");
+        }
+    }
 }
 
 #[test]

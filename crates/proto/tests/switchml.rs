@@ -188,7 +188,7 @@ impl World {
                     let done = &mut h.operations[id as usize].2;
                     assert!(!std::mem::replace(done, true), "operation {id} is done twice");
                 }
-                Event::Mismatch { .. } => h.mismatch = true,
+                Event::Mismatch { .. } | Event::Refused { .. } => h.mismatch = true,
                 Event::Silent { .. } => h.silent = true,
             }
         }

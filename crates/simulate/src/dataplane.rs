@@ -183,6 +183,8 @@ impl DataPlane {
         Some(match epoch.worker.poll_event()? {
             netsum_proto::Event::Done { id, .. } => done(&mut self.operations, id),
             netsum_proto::Event::Mismatch { id, .. } => Event::Mismatch(id),
+            // It adds names to a mismatch.
+            netsum_proto::Event::Refused { .. } => return self.poll_event(),
             netsum_proto::Event::Silent { tree, for_ns } => Event::Silent(tree, for_ns),
         })
     }

@@ -1,9 +1,11 @@
 //! Operations on which ranks disagree: who differs from most.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use netsum_topo::Child;
+use netsum_proto::Refusal;
+use netsum_topo::{AggregationTree, Child, TreeNode};
 
 use super::State;
 use crate::Error;
@@ -19,6 +21,10 @@ struct Dispute {
     until: Instant,
     /// Ranks whose packets differ from the first ones, as switches say; `None`: switches have not reported any.
     named: Option<BTreeSet<u32>>,
+    /// Ranks whose packets a switch has refused, and that are not of this rank's call.
+    unlike: BTreeSet<u32>,
+    /// The same, and they are: the packets that came before them are not.
+    alike: BTreeSet<u32>,
 }
 
 impl State {
@@ -29,6 +35,16 @@ impl State {
         let known = self.disputes.at(sequence).named.get_or_insert_default();
         known.extend(ranks);
         self.compare(sequence);
+    }
+
+    /// A switch has refused packets of some ranks (mod 64).
+    pub(super) fn refused(&mut self, sequence: u64, ranks: u64, refusal: Refusal) {
+        let ranks = (0..self.core.size).filter(|rank| ranks >> (rank % 64) & 1 == 1);
+        let dispute = self.disputes.at(sequence);
+        match refusal {
+            Refusal::Unlike => dispute.unlike.extend(ranks),
+            Refusal::LikeOurs => dispute.alike.extend(ranks),
+        }
     }
 
     /// Ends the group if the calls of an operation differ: as soon as those of most ranks are known, or by what is known
@@ -66,11 +82,15 @@ impl State {
     }
 
     fn contradiction(&mut self, sequence: u64) {
-        let Some(named) = self.disputes.0.get(&sequence).and_then(|one| one.named.clone()) else {
-            return;
-        };
+        let Some(dispute) = self.disputes.0.get(&sequence) else { return };
+        let Some(named) = &dispute.named else { return };
         let Some(job) = self.jobs.get(&sequence) else { return };
-        let ranks = culprits(&named, self.core.size);
+        let before = || self.before(&dispute.alike);
+        let ranks = match (dispute.unlike.is_empty(), dispute.alike.is_empty()) {
+            (false, _) => minority(&dispute.unlike, self.core.size),
+            (true, false) => minority(&before(), self.core.size),
+            (true, true) => culprits(named, self.core.size),
+        };
         let error = Error::Contradiction { operation: job.work.operation(), ranks };
         self.end_dispute(sequence, error);
     }
@@ -80,6 +100,16 @@ impl State {
         self.disputes.0.remove(&sequence);
         self.core.send_all(MessageKind::Failed, 1, error.to_string().as_bytes());
         self.fail(error);
+    }
+
+    /// The ranks of whom some sent the packets that came before those of `refused` at a switch.
+    fn before(&self, refused: &BTreeSet<u32>) -> BTreeSet<u32> {
+        let trees = self.plan.iter().flat_map(|plan| &plan.0.plan.trees);
+        let found: BTreeSet<u32> = trees.flat_map(|tree| beside(tree, refused)).collect();
+        match found.is_empty() {
+            true => (0..self.core.size).filter(|rank| !refused.contains(rank)).collect(),
+            false => found,
+        }
     }
 
     /// The rank that a switch has named: static pools number the children of their switch.
@@ -97,8 +127,12 @@ impl State {
 
 impl Disputes {
     fn at(&mut self, sequence: u64) -> &mut Dispute {
-        let new = || Dispute { until: Instant::now() + PATIENCE, named: None };
-        self.0.entry(sequence).or_insert_with(new)
+        self.0.entry(sequence).or_insert_with(|| Dispute {
+            until: Instant::now() + PATIENCE,
+            named: None,
+            unlike: BTreeSet::new(),
+            alike: BTreeSet::new(),
+        })
     }
 }
 
@@ -111,11 +145,38 @@ fn culprits(named: &BTreeSet<u32>, size: u32) -> Vec<u32> {
     }
 }
 
+/// The ranks that differ from most, if `unlike` are all that differ from this one: both sides if these are equal.
+fn minority(unlike: &BTreeSet<u32>, size: u32) -> Vec<u32> {
+    let like = || (0..size).filter(|rank| !unlike.contains(rank));
+    match (2 * unlike.len()).cmp(&(size as usize)) {
+        Ordering::Less => unlike.iter().copied().collect(),
+        Ordering::Equal => (0..size).collect(),
+        Ordering::Greater => like().collect(),
+    }
+}
+
+/// The ranks beneath the other children of switches that have children with ranks of `refused` only.
+fn beside(tree: &AggregationTree, refused: &BTreeSet<u32>) -> BTreeSet<u32> {
+    let below = |child: &Child| match *child {
+        Child::Rank(rank) => vec![rank],
+        Child::Switch(switch) => tree.ranks_below(switch),
+    };
+    let others = |node: &TreeNode| {
+        let (refused, others): (Vec<_>, Vec<_>) = (node.children.iter().map(below))
+            .partition(|ranks| ranks.iter().all(|rank| refused.contains(rank)));
+        if refused.is_empty() { Vec::new() } else { others.concat() }
+    };
+    let found = tree.nodes.iter().flat_map(others);
+    found.filter(|rank| !refused.contains(rank)).collect()
+}
+
 /// Calls are short messages, sent at once; a busy machine may take longer.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
+    use netsum_topo::{NodeId, Parent};
+
     use super::*;
 
     #[test]
@@ -125,5 +186,40 @@ mod tests {
         assert_eq!(of(&[0, 1, 3]), [2], "rank 2 came first");
         assert_eq!(of(&[1, 2]), [1, 2]);
         assert_eq!(of(&[]), [0u32; 0]);
+    }
+
+    fn set(ranks: &[u32]) -> BTreeSet<u32> {
+        ranks.iter().copied().collect()
+    }
+
+    #[test]
+    fn both_sides_are_named_if_none_is_the_minority() {
+        let of = |unlike: &[u32]| minority(&set(unlike), 4);
+        assert_eq!(of(&[2]), [2]);
+        assert_eq!(of(&[0, 1, 3]), [2], "this rank differs from the others");
+        assert_eq!(of(&[1, 2]), [0, 1, 2, 3]);
+        assert_eq!(minority(&set(&[1]), 2), [0, 1]);
+    }
+
+    #[test]
+    fn who_came_first_at_the_switch_that_refused_the_others_is_found() {
+        let node = |switch, children: &[Child], parent: Option<u32>| TreeNode {
+            switch: NodeId(switch),
+            children: children.to_vec(),
+            parent: parent.map(|of| Parent { switch: NodeId(of), via: Vec::new() }),
+        };
+        let racks = [Child::Switch(NodeId(7)), Child::Switch(NodeId(8))];
+        let tree = AggregationTree {
+            root: NodeId(9),
+            nodes: vec![
+                node(9, &racks, None),
+                node(7, &[0, 1].map(Child::Rank), Some(9)),
+                node(8, &[2, 3, 4].map(Child::Rank), Some(9)),
+            ],
+        };
+        assert_eq!(beside(&tree, &set(&[1])), set(&[0]));
+        assert_eq!(beside(&tree, &set(&[2, 4])), set(&[3]));
+        assert_eq!(beside(&tree, &set(&[2])), set(&[3, 4]), "it may be either");
+        assert_eq!(beside(&tree, &set(&[0, 1])), set(&[2, 3, 4]), "a whole rack was refused");
     }
 }

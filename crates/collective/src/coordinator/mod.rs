@@ -259,6 +259,7 @@ impl State {
         match event {
             worker::Event::Done { id, missing } => self.done(id, missing),
             worker::Event::Mismatch { id, named } => self.packets_differ(id, named),
+            worker::Event::Refused { id, ranks, refusal } => self.refused(id, ranks, refusal),
             worker::Event::Silent { tree, for_ns } => self.silent(tree.0, for_ns),
             worker::Event::Io(netsum_net::NetError::Stopped) => {
                 self.fail(Error::Internal("the data thread has stopped".into()));

@@ -43,6 +43,15 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// The ranks that a neighbour's notice "mismatch" may name: from a child those beneath it. A single worker sends
+    /// none.
+    pub(super) fn nameable(&self, line: usize) -> Option<u64> {
+        match self.lease.children.get(line) {
+            None => Some(u64::MAX),
+            Some(child) => Some(child.ranks).filter(|ranks| ranks.count_ones() > 1),
+        }
+    }
+
     /// The line of a neighbour.
     pub(super) fn line(&self, address: SocketAddrV4) -> Option<usize> {
         self.neighbours.iter().position(|n| *n == address)
@@ -77,23 +86,28 @@ impl Entry {
     }
 }
 
-/// Vids about which a notice was passed on, by vid modulo the ring.
-pub(super) struct Told(Vec<Option<u32>>);
+/// Vids about which notices were passed on, and the ranks that these named, by vid modulo the ring.
+pub(super) struct Told(Vec<Option<(u32, u64)>>);
 
 impl Told {
     fn new(ring: usize) -> Told {
         Told(vec![None; ring])
     }
 
-    /// Records a notice about a vid; true if it is the first: where leases form a circle, a notice that is passed on again
-    /// goes round for ever. Vids only advance, so that two with the same place do not replace each other in turn.
-    pub(super) fn is_first(&mut self, vid: u32) -> bool {
-        let place = vid as usize % self.0.len();
-        let is_first = self.0[place].is_none_or(|last| vid.wrapping_sub(last) as i32 > 0);
-        if is_first {
-            self.0[place] = Some(vid);
-        }
-        is_first
+    /// Records a notice about a vid; true if it is the first, or names further ranks: where leases form a circle, a notice
+    /// that is passed on again goes round for ever. Vids only advance, so that two with the same place do not replace
+    /// each other in turn.
+    pub(super) fn is_news(&mut self, vid: u32, ranks: u64) -> bool {
+        let ring = self.0.len();
+        let place = &mut self.0[vid as usize % ring];
+        let named = match *place {
+            Some((last, named)) if last == vid && ranks & !named == 0 => return false,
+            Some((last, named)) if last == vid => named,
+            Some((last, _)) if vid.wrapping_sub(last) as i32 <= 0 => return false,
+            _ => 0,
+        };
+        *place = Some((vid, named | ranks));
+        true
     }
 }
 
@@ -338,9 +352,16 @@ mod tests {
     fn a_notice_is_passed_on_once_per_vid() {
         let mut told = Told::new(4);
         let mut first =
-            |vids: &[u32]| vids.iter().map(|&vid| told.is_first(vid)).collect::<Vec<_>>();
+            |vids: &[u32]| vids.iter().map(|&vid| told.is_news(vid, 0)).collect::<Vec<_>>();
         assert_eq!(first(&[u32::MAX, u32::MAX, 0, 1, 0]), [true, false, true, true, false]);
         assert_eq!(first(&[4, 0, 4, 8]), [true, false, false, true], "the same place");
+    }
+
+    #[test]
+    fn a_notice_is_passed_on_once_per_rank_that_it_names() {
+        let mut told = Told::new(4);
+        let named = [0b1, 0b1, 0b11, 0b10, 0].map(|ranks| told.is_news(3, ranks));
+        assert_eq!(named, [true, false, true, false, false]);
     }
 
     #[test]

@@ -358,13 +358,15 @@ fn notices(
     let to = |lines: &mut dyn Iterator<Item = usize>| lines.map(|line| (line, *header)).collect();
     match header.kind {
         Kind::Mismatch => {
+            let nameable = entry.nameable(sender).ok_or(DropReason::WrongDirection)?;
+            let notice = Header { missing: header.missing & nameable, ..*header };
             let asked = if sender == children { entry.askers(header.vid.0) } else { 0 };
-            let first = entry.told.is_first(header.vid.0);
-            if !first && asked == 0 {
+            let news = entry.told.is_news(header.vid.0, notice.missing);
+            if !news && asked == 0 {
                 return Err(DropReason::Duplicate);
             }
-            let told = |line: &usize| *line != sender && (first || asked & 1 << line != 0);
-            Ok((to(&mut (0..all).filter(told)), None))
+            let told = |line: &usize| *line != sender && (news || asked & 1 << line != 0);
+            Ok(((0..all).filter(told).map(|line| (line, notice)).collect(), None))
         }
         Kind::Waiting if sender == children => {
             let asked = entry.askers(header.vid.0);

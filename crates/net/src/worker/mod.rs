@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::panama::{Submission, TreeStats};
-use netsum_proto::{DropCounters, Secrets, WorkerConfig};
+use netsum_proto::{DropCounters, Refusal, Secrets, WorkerConfig};
 use netsum_wire::TreeId;
 
 use crate::clock::CpuTime;
@@ -62,6 +62,15 @@ pub enum Event {
         /// As in [`netsum_proto::Event::Mismatch`].
         named: Option<u32>,
     },
+    /// Whose packets a switch has refused; follows `Mismatch`.
+    Refused {
+        /// Id of the operation.
+        id: u64,
+        /// These ranks (mod 64).
+        ranks: u64,
+        /// How their packets compare with this worker's.
+        refusal: Refusal,
+    },
     /// A tree has not answered for this long. Repeated while the silence lasts.
     Silent {
         /// The tree.
@@ -78,6 +87,9 @@ impl From<netsum_proto::Event> for Event {
         match event {
             netsum_proto::Event::Done { id, missing } => Event::Done { id, missing },
             netsum_proto::Event::Mismatch { id, named } => Event::Mismatch { id, named },
+            netsum_proto::Event::Refused { id, ranks, refusal } => {
+                Event::Refused { id, ranks, refusal }
+            }
             netsum_proto::Event::Silent { tree, for_ns } => Event::Silent { tree, for_ns },
         }
     }

@@ -91,8 +91,8 @@ pub(crate) struct Tree<B> {
     /// The vid below which results may have been refused (likewise).
     refused_below: u32,
     finished: u64,
-    /// By slot, the vid of the last notice "mismatch" that was passed on.
-    told: Vec<Option<u32>>,
+    /// By slot, the vid of the last notices "mismatch" that were passed on, and the ranks that these named.
+    told: Vec<Option<(u32, u64)>>,
     /// When a neighbour was last heard from.
     pub(crate) last_seen: Time,
 }
@@ -243,7 +243,7 @@ impl<B: Copy> Tree<B> {
             Phase::Filling if slot.is_some_and(|s| s.arrived & bit != 0) => {
                 return Err(self.answer_waiting(index, child, header, out));
             }
-            Phase::Filling => self.check_agreement(index, header, out)?,
+            Phase::Filling => self.check_agreement(index, child, header, out)?,
             Phase::Empty => {
                 self.slots[index] = Some(Slot {
                     phase: Phase::Filling,
@@ -377,8 +377,9 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Passes a neighbour's "mismatch" on, once per vid: where leases form a circle by mistake or malice, a notice would
-    /// go round for ever. A child that did not receive it asks for it by sending its fragment again.
+    /// Passes a neighbour's "mismatch" on, once per vid and rank that it names: where leases form a circle by mistake or
+    /// malice, a notice would go round for ever. A child that did not receive it asks for it by sending its fragment
+    /// again.
     pub(crate) fn pass_mismatch(
         &mut self,
         notice: &Header,
@@ -389,9 +390,11 @@ impl<B: Copy> Tree<B> {
         if self.slots[index].as_ref().is_some_and(|slot| slot.phase == Phase::Result) {
             return Err(DropReason::Unexpected);
         }
-        let notice = Header { n_elems: 0, ..*notice };
-        if !self.is_told(index, notice.vid) {
-            self.told[index] = Some(notice.vid.0);
+        let missing = notice.missing & self.nameable(from)?;
+        let notice = Header { missing, ..*notice };
+        let named = self.named(index, notice.vid);
+        if named.is_none_or(|named| missing & !named != 0) {
+            self.told[index] = Some((notice.vid.0, named.unwrap_or(0) | missing));
             self.spread_mismatch(&notice, Some(from), out);
             return Ok(());
         }
@@ -401,9 +404,19 @@ impl<B: Copy> Tree<B> {
         }
     }
 
-    /// Whether a neighbour has reported that this sum will never be complete.
-    fn is_told(&self, index: usize, vid: Vid) -> bool {
-        self.told[index] == Some(vid.0)
+    /// The ranks that a neighbour's notice may name: from a child those beneath it. A single worker sends none, so that
+    /// it cannot claim to agree with the others.
+    fn nameable(&self, from: PortId) -> Result<u64, DropReason> {
+        match self.child(from).map(|child| self.lease.children[child].ranks) {
+            None => Ok(u64::MAX),
+            Some(ranks) if ranks.count_ones() > 1 => Ok(ranks),
+            Some(_) => Err(DropReason::WrongDirection),
+        }
+    }
+
+    /// The ranks that neighbours have named, if one has reported that this sum will never be complete.
+    fn named(&self, index: usize, vid: Vid) -> Option<u64> {
+        self.told[index].filter(|(told, _)| *told == vid.0).map(|(_, named)| named)
     }
 
     /// Passes "waiting" from the parent to the children that asked.
@@ -456,6 +469,7 @@ impl<B: Copy> Tree<B> {
     fn check_agreement(
         &mut self,
         index: usize,
+        child: usize,
         header: &Header,
         out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
@@ -463,7 +477,8 @@ impl<B: Copy> Tree<B> {
             return Ok(());
         }
         self.counters.mismatches += 1;
-        let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
+        let missing = self.lease.children[child].ranks;
+        let notice = Header { kind: Kind::Mismatch, missing, ..*header };
         self.spread_mismatch(&notice, None, out);
         Err(DropReason::Mismatch)
     }
@@ -667,9 +682,9 @@ impl<B: Copy> Tree<B> {
             let absent =
                 absent.filter(|(i, _)| arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
             let waiting = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
-            let notice = match self.is_told(index, header.vid) {
-                true => Header { kind: Kind::Mismatch, missing: 0, ..waiting },
-                false => waiting,
+            let notice = match self.named(index, header.vid) {
+                Some(_) => Header { kind: Kind::Mismatch, missing: 0, ..waiting },
+                None => waiting,
             };
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);

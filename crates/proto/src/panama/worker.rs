@@ -10,8 +10,8 @@ use super::lease::first_window;
 use crate::congestion::CongestionRule;
 use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress};
-use crate::operations::{Operations, Submission, elements_per_fragment};
-use crate::worker::{AcceptedResult, Event, OutgoingPacket, Settings, WorkerMachine};
+use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment};
+use crate::worker::{AcceptedResult, Event, OutgoingPacket, Refusal, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch};
 
 /// A worker's configuration, by its job's plan.
@@ -260,15 +260,11 @@ impl Worker {
             self.missed_below[index] = self.missed_below[index].max(vid + 1);
             return Err(DropReason::Unexpected);
         };
-        let (fragment, elements) = operation.fragment(g);
-        let submission = &operation.submission;
-        if header.chunk != submission.chunk(fragment)
-            || header.format != submission.format
-            || u64::from(header.n_elems) != elements.end - elements.start
-        {
+        if !is_of(operation, g, header) {
             return Err(DropReason::Mismatch);
         }
-        let accepted = Accepted { g, id: submission.id, elements };
+        let (_, elements) = operation.fragment(g);
+        let accepted = Accepted { g, id: operation.submission.id, elements };
         operation.state |= header.missing;
         if operation.finish_one() {
             let (id, missing) = (accepted.id, operation.state);
@@ -294,12 +290,23 @@ impl Worker {
         let index = usize::from(header.tree.0);
         let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
         let g = self.g_of(index, vid);
-        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
-        let event = Event::Mismatch { id, named: None };
+        let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
+        let (id, ranks) = (operation.submission.id, header.missing);
+        let refusal = match is_of(operation, g, header) {
+            true => Refusal::LikeOurs,
+            false => Refusal::Unlike,
+        };
+        self.report(Event::Mismatch { id, named: None });
+        if ranks != 0 {
+            self.report(Event::Refused { id, ranks, refusal });
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, event: Event) {
         if !self.events.contains(&event) {
             self.events.push_back(event);
         }
-        Ok(())
     }
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
@@ -362,6 +369,15 @@ impl Worker {
     fn g_of(&self, tree: usize, vid: u64) -> u64 {
         vid * self.trees.len() as u64 + tree as u64
     }
+}
+
+/// Whether a packet has the fragment's place, format and length.
+fn is_of(operation: &ActiveOperation<Missing>, g: u64, header: &Header) -> bool {
+    let (fragment, elements) = operation.fragment(g);
+    let submission = &operation.submission;
+    header.chunk == submission.chunk(fragment)
+        && header.format == submission.format
+        && u64::from(header.n_elems) == elements.end - elements.start
 }
 
 impl AcceptedResult for Accepted {

@@ -353,7 +353,7 @@ impl World {
                     assert!(!operation.done, "operation {id} is done twice");
                     operation.done = true;
                 }
-                Event::Mismatch { .. } => h.mismatch = true,
+                Event::Mismatch { .. } | Event::Refused { .. } => h.mismatch = true,
                 Event::Silent { .. } => h.silent = true,
             }
         }

@@ -2,10 +2,10 @@
 
 pub mod network;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netsum_proto::panama::*;
-use netsum_proto::{CongestionRule, PortId, Time};
+use netsum_proto::{CongestionRule, PortId, Refusal, Time};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 
@@ -61,6 +61,8 @@ pub struct Host {
     pub retained: BTreeMap<u64, Vec<u8>>,
     pub silent: bool,
     pub mismatch: bool,
+    /// Ranks whose packets switches have refused.
+    pub refused: BTreeSet<(u64, Refusal)>,
     /// Port of the switch above, by tree.
     above: Vec<PortId>,
     job: usize,
@@ -139,6 +141,7 @@ impl World {
                 retained: BTreeMap::new(),
                 silent: false,
                 mismatch: false,
+                refused: BTreeSet::new(),
                 above: Vec::new(),
                 job,
                 wake: None,
@@ -403,6 +406,7 @@ impl World {
                     operation.done = Some(missing);
                 }
                 Event::Mismatch { .. } => h.mismatch = true,
+                Event::Refused { ranks, refusal, .. } => _ = h.refused.insert((ranks, refusal)),
                 Event::Silent { .. } => h.silent = true,
             }
         }

@@ -412,7 +412,7 @@ impl<R: Protocol> Residents<R> {
                     job: state.job,
                     what: format!("the workers disagree on operation {id}"),
                 }),
-                Event::Silent { .. } => {}
+                Event::Refused { .. } | Event::Silent { .. } => {}
             }
         }
         if let Some(Time(at_ns)) = state.machine.poll_timeout() {
