@@ -60,6 +60,18 @@ pub enum Error {
         /// The ranks that switches name; empty if these cannot say.
         ranks: Vec<u32>,
     },
+    /// A rank has contributed to the same elements twice, with different values.
+    #[error(
+        "{} contributed to {operation} twice, with different values; that process, or a switch before it, is faulty or \
+         hostile",
+        some_rank(ranks)
+    )]
+    Changed {
+        /// The operation.
+        operation: String,
+        /// The ranks that switches name.
+        ranks: Vec<u32>,
+    },
     /// All ranks must have the same result of an operation, and have not.
     #[error("the results of operation #{sequence} differ: {}", of_whom(ranks, *size))]
     ResultsDiffer {

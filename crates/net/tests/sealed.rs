@@ -254,12 +254,14 @@ impl Hostile {
         Hostile { mac, switch, members, socket, hop: Hop::to_parent(keys(mac, 1, 0)) }
     }
 
-    /// The honest ranks sum.
-    fn submit(&self) {
+    /// The honest ranks sum one fragment.
+    fn submit(&self, fingerprint: u32) {
         for rank in [1, 2] {
             let secrets = vec![keys(self.mac, 1, rank)];
             begin(&self.members, rank, 1, self.switch.local_addr(), Some(secrets));
-            submit(&self.members[rank], operation(0, FORMAT, &numbers(Dtype::F32, rank, 352)));
+            let mut sum = operation(0, FORMAT, &numbers(Dtype::F32, rank, 352));
+            sum.submission.fingerprint = fingerprint;
+            submit(&self.members[rank], sum);
         }
     }
 
@@ -300,7 +302,7 @@ impl Hostile {
 #[test]
 fn a_member_that_contributes_to_something_else_is_known_by_its_packets() {
     let mut late = Hostile::new();
-    late.submit();
+    late.submit(1);
     late.wait_contributions(2);
     late.send(&header(Kind::Contribution, 0), 0x40);
     late.wait_refused(&[(0b001, Refusal::Unlike)]);
@@ -311,7 +313,21 @@ fn a_member_that_contributes_to_something_else_is_known_by_its_packets() {
     // It cannot hide among those that were refused.
     let claim = Header { missing: 1, ..header(Kind::Mismatch, 0) };
     early.send(&claim, 0);
-    early.submit();
+    early.submit(1);
     early.wait_refused(&[(0b010, Refusal::LikeOurs), (0b100, Refusal::LikeOurs)]);
     wait_dropped(&early.switch, "wrong_direction", 1);
+}
+
+#[test]
+fn a_member_that_contributes_twice_with_different_values_is_named() {
+    let mut hostile = Hostile::new();
+    hostile.send(&header(Kind::Contribution, 0), 0x40);
+    hostile.wait_contributions(1);
+    hostile.send(&header(Kind::Contribution, 0), 0x40);
+    wait_dropped(&hostile.switch, "duplicate", 1);
+    hostile.send(&header(Kind::Contribution, 0), 0x41);
+    wait_dropped(&hostile.switch, "contradiction", 1);
+    // The others call the operation later, and ask why it does not end.
+    hostile.submit(0x5eed);
+    hostile.wait_refused(&[(0b001, Refusal::Changed)]);
 }

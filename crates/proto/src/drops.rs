@@ -70,6 +70,8 @@ drops! {
     Late => "late",
     /// Disagreement of children on the properties of a fragment.
     Mismatch => "mismatch",
+    /// Not what the same child has contributed to the fragment before.
+    Contradiction => "contradiction",
     /// Some contributions already counted, so that none can be.
     Overlap => "overlap",
     /// Aggregation memory is full.

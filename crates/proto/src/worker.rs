@@ -184,4 +184,6 @@ pub enum Refusal {
     LikeOurs,
     /// Chunk, format or length differ.
     Unlike,
+    /// It is not the one that the same ranks sent before.
+    Changed,
 }

@@ -42,6 +42,10 @@ impl Memory for Counts {
         Some(buffer)
     }
 
+    fn holds(&self, buffer: usize, payload: &u32) -> bool {
+        self.packets[buffer].1 == *payload
+    }
+
     fn reduce(
         &mut self,
         header: &Header,

@@ -202,6 +202,42 @@ fn a_notice_names_whose_packet_was_refused_and_nobody_else() {
 }
 
 #[test]
+fn a_child_that_contradicts_itself_is_named_to_all() {
+    let mut switch = switch();
+    let again = |n_elems| Header { resent: true, n_elems, ..header(1, 0) };
+    switch.handle(NOW, PortId(10), false, &header(1, 0), &[1; 64]).unwrap();
+    let same = switch.handle(NOW, PortId(10), false, &again(16), &[1; 64]);
+    assert_eq!(same, Err(DropReason::Duplicate));
+    assert_eq!(notices(&mut switch), [], "it waits for the other child");
+    let other = switch.handle(NOW, PortId(10), false, &again(16), &[2; 64]);
+    assert_eq!(other, Err(DropReason::Contradiction));
+    assert_eq!(notices(&mut switch), [(10, 0b0011), (11, 0b0011)]);
+    let shorter = switch.handle(NOW, PortId(10), false, &again(15), &[1; 60]);
+    assert_eq!(shorter, Err(DropReason::Contradiction));
+    assert_eq!(notices(&mut switch), [], "once for each fragment");
+    // A rank that had not called the operation yet learns of it by asking.
+    switch.handle(NOW, PortId(11), false, &header(1, 0), &[5; 64]).unwrap();
+    let asked = switch.handle(NOW, PortId(11), false, &again(16), &[5; 64]);
+    assert_eq!(asked, Err(DropReason::Duplicate));
+    assert_eq!(notices(&mut switch), [(11, 0b0011)]);
+    assert!(drain(&mut switch).is_empty(), "there is no sum");
+    assert_eq!(switch.drops().get(DropReason::Contradiction), 2);
+}
+
+#[test]
+fn once_a_fragment_is_summed_only_its_first_payload_counts() {
+    let mut switch = switch();
+    for port in [10, 11] {
+        switch.handle(NOW, PortId(port), false, &header(1, 0), &[1; 64]).unwrap();
+    }
+    let sums = drain(&mut switch);
+    let again = Header { resent: true, ..header(1, 0) };
+    let late = switch.handle(NOW, PortId(10), false, &again, &[9; 64]);
+    assert_eq!(late, Err(DropReason::Duplicate));
+    assert_eq!(drain(&mut switch), [sums[0].clone()], "the same sum");
+}
+
+#[test]
 fn a_child_names_only_ranks_beneath_it_and_each_once() {
     let mut switch = switch();
     let notice = |missing| Header { kind: Kind::Mismatch, missing, ..header(1, 0) };

@@ -44,7 +44,15 @@ impl State {
         match refusal {
             Refusal::Unlike => dispute.unlike.extend(ranks),
             Refusal::LikeOurs => dispute.alike.extend(ranks),
+            Refusal::Changed => self.changed(sequence, ranks.collect()),
         }
+    }
+
+    /// Ranks have contributed to the same elements twice, with different values: nothing else need be known.
+    fn changed(&mut self, sequence: u64, ranks: Vec<u32>) {
+        let Some(job) = self.jobs.get(&sequence) else { return };
+        let error = Error::Changed { operation: job.work.operation(), ranks };
+        self.end_dispute(sequence, error);
     }
 
     /// Ends the group if the calls of an operation differ: as soon as those of most ranks are known, or by what is known

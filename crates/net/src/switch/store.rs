@@ -99,6 +99,11 @@ impl Memory for Store {
         Some(buffer)
     }
 
+    fn holds(&self, buffer: BufferId, payload: &BatchSpan) -> bool {
+        let (_, kept) = self.header_and_payload(buffer);
+        kept == self.batch.bytes(*payload)
+    }
+
     #[inline]
     fn reduce(
         &mut self,

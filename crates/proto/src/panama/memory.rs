@@ -16,6 +16,9 @@ pub trait Memory {
     /// Stores a packet; `None` if the memory is full.
     fn store(&mut self, header: &Header, payload: &Self::Payload) -> Option<Self::Buffer>;
 
+    /// Whether a stored packet has that payload, bit by bit.
+    fn holds(&self, buffer: Self::Buffer, payload: &Self::Payload) -> bool;
+
     /// Adds the packets of all present positions, in the order that `netsum_wire::reduce` documents, into a new packet
     /// with header `header`; `None` if the memory is full. `arriving` is a packet that was not stored, and its
     /// position.

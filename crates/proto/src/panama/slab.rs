@@ -222,6 +222,10 @@ impl Memory for Slab {
         Some(buffer)
     }
 
+    fn holds(&self, buffer: BufferId, payload: &[u8]) -> bool {
+        self.input(buffer).bytes == payload
+    }
+
     fn reduce(
         &mut self,
         header: &Header,

@@ -62,6 +62,8 @@ struct Slot<B> {
     arrived: u64,
     /// Children that sent again before the result arrived.
     asked: u64,
+    /// Children that sent again, and not the same. The sum is never released, so that all ranks learn of it.
+    contradicted: u64,
     marks: u32,
     cap: u16,
     missing: u64,
@@ -241,7 +243,10 @@ impl<B: Copy> Tree<B> {
                 return Err(self.answer_released(index, child, header, memory, out));
             }
             Phase::Filling if slot.is_some_and(|s| s.arrived & bit != 0) => {
-                return Err(self.answer_waiting(index, child, header, out));
+                return Err(match self.repeats(index, child, header, payload, memory) {
+                    true => self.answer_waiting(index, child, header, out),
+                    false => self.contradict(index, child, header, out),
+                });
             }
             Phase::Filling => self.check_agreement(index, child, header, out)?,
             Phase::Empty => {
@@ -249,6 +254,7 @@ impl<B: Copy> Tree<B> {
                     phase: Phase::Filling,
                     arrived: 0,
                     asked: 0,
+                    contradicted: 0,
                     marks: 0,
                     cap: self.cap.announced,
                     missing: 0,
@@ -329,6 +335,7 @@ impl<B: Copy> Tree<B> {
             phase: Phase::Result,
             arrived: old.as_ref().map_or(0, |s| s.arrived),
             asked: 0,
+            contradicted: 0,
             marks: header.marks,
             cap: header.window_cap,
             missing: header.missing,
@@ -529,7 +536,7 @@ impl<B: Copy> Tree<B> {
         if slot.phase != Phase::Filling || arrived < self.lease.needed() {
             return false;
         }
-        arrived as usize == children || self.all_keep_up(vid)
+        slot.contradicted == 0 && (arrived as usize == children || self.all_keep_up(vid))
     }
 
     /// Whether no child can lack the sum that this one would replace. Always true without partial synchronisation.
@@ -554,9 +561,7 @@ impl<B: Copy> Tree<B> {
         let index = self.index(vid);
         let children = self.lease.children.len();
         let slot = self.slots[index].as_ref().expect("a releasable slot");
-        let absent = self.lease.children.iter().enumerate();
-        let absent =
-            absent.filter(|(i, _)| slot.arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
+        let absent = self.ranks(!slot.arrived);
         let root = self.lease.parent.is_none();
         let header = Header {
             kind: if root { Kind::Result } else { Kind::Partial },
@@ -666,8 +671,48 @@ impl<B: Copy> Tree<B> {
         if counted { DropReason::Duplicate } else { DropReason::Late }
     }
 
-    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited, or that
-    /// ranks disagree.
+    /// Whether a child's fragment is the one that it has sent before. Comparing costs nothing unless a fragment comes
+    /// again, and is no longer possible once it is summed: then the first one counts, whatever comes later.
+    fn repeats<M: Memory<Buffer = B>>(
+        &self,
+        index: usize,
+        child: usize,
+        header: &Header,
+        payload: &M::Payload,
+        memory: &M,
+    ) -> bool {
+        let stored = self.port_buffers[index * self.lease.children.len() + child];
+        let same = self.slots[index].as_ref().is_some_and(|slot| slot.is_of(header));
+        same && stored.is_none_or(|stored| memory.holds(stored, payload))
+    }
+
+    /// Handles a fragment that is not the one that its child has sent before: tells all neighbours, once.
+    fn contradict(
+        &mut self,
+        index: usize,
+        child: usize,
+        header: &Header,
+        out: &mut TransmitQueue<B>,
+    ) -> DropReason {
+        let slot = self.slots[index].as_mut().expect("a slot with the first one");
+        let first = slot.contradicted & 1 << child == 0;
+        slot.contradicted |= 1 << child;
+        if first {
+            let missing = self.lease.children[child].ranks;
+            let notice = Header { kind: Kind::Mismatch, n_elems: 0, missing, ..*header };
+            self.spread_mismatch(&notice, None, out);
+        }
+        DropReason::Contradiction
+    }
+
+    /// Ranks beneath the children of that bitmap.
+    fn ranks(&self, children: u64) -> u64 {
+        let chosen = self.lease.children.iter().enumerate().filter(|(i, _)| children & 1 << i != 0);
+        chosen.fold(0, |ranks, (_, child)| ranks | child.ranks)
+    }
+
+    /// Answers a fragment that is stored and whose sum is incomplete: tells the child which ranks are awaited, that ranks
+    /// disagree, or which contradict themselves.
     fn answer_waiting(
         &mut self,
         index: usize,
@@ -677,15 +722,15 @@ impl<B: Copy> Tree<B> {
     ) -> DropReason {
         self.counters.duplicates += 1;
         if header.resent {
-            let arrived = self.slots[index].as_ref().map_or(0, |s| s.arrived);
-            let absent = self.lease.children.iter().enumerate();
-            let absent =
-                absent.filter(|(i, _)| arrived & 1 << i == 0).fold(0, |m, (_, c)| m | c.ranks);
-            let waiting = Header { kind: Kind::Waiting, n_elems: 0, missing: absent, ..*header };
-            let notice = match self.named(index, header.vid) {
-                Some(_) => Header { kind: Kind::Mismatch, missing: 0, ..waiting },
-                None => waiting,
+            let slot = self.slots[index].as_ref();
+            let (arrived, contradicted) = slot.map_or((0, 0), |s| (s.arrived, s.contradicted));
+            let told = self.named(index, header.vid).is_some();
+            let (kind, missing) = match contradicted {
+                0 if told => (Kind::Mismatch, 0),
+                0 => (Kind::Waiting, self.ranks(!arrived)),
+                _ => (Kind::Mismatch, self.ranks(contradicted)),
             };
+            let notice = Header { kind, n_elems: 0, missing, ..*header };
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);
         }

@@ -292,9 +292,10 @@ impl Worker {
         let g = self.g_of(index, vid);
         let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
         let (id, ranks) = (operation.submission.id, header.missing);
-        let refusal = match is_of(operation, g, header) {
-            true => Refusal::LikeOurs,
-            false => Refusal::Unlike,
+        let refusal = match header.n_elems {
+            0 => Refusal::Changed,
+            _ if is_of(operation, g, header) => Refusal::LikeOurs,
+            _ => Refusal::Unlike,
         };
         self.report(Event::Mismatch { id, named: None });
         if ranks != 0 {

@@ -69,6 +69,10 @@ impl Memory for Counts {
         Some(buffer)
     }
 
+    fn holds(&self, buffer: u32, payload: &u32) -> bool {
+        self.packets[buffer as usize].1 == *payload
+    }
+
     fn reduce(
         &mut self,
         header: &Header,
