@@ -326,6 +326,7 @@ fn abort_ends_everything_at_once() {
         } else {
             let error = group.receive(buffer(&[0; 9]), Some(0), 9, SOON).wait(None).unwrap_err();
             assert!(matches!(error, Error::PeerLost { rank: 0, .. }), "{error}");
+            assert!(error.to_string().contains("it was aborted: enough"), "{error}");
         }
     });
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::connection::Connection;
 use super::error::MeshError;
 use super::events::Events;
-use super::frame::{Frame, Key};
+use super::frame::{Frame, Key, last_word};
 use super::mailbox::Mailbox;
 use super::outbox::{Outbox, Reports};
 use super::roster::Network;
@@ -295,15 +295,21 @@ impl Core {
             }
             *failed = Some((reason.clone(), Instant::now()));
         }
-        let last_word = match reason {
-            MeshError::PeerLost { rank, .. } => Frame::Lost { rank },
-            _ => Frame::Lost { rank: self.rank },
+        let (rank, text) = match &reason {
+            MeshError::PeerLost { rank, reason } => (*rank, reason.clone()),
+            MeshError::Aborted(reason) => (self.rank, reason.clone()),
+            other => (self.rank, other.to_string()),
         };
+        let text = last_word(&text).as_bytes();
+        let header = Frame::Lost { rank, len: text.len() }.encode();
         let mut reports = Reports::new();
-        for (_, peer) in self.live() {
+        // The lost rank comes last: what it says about this one must not reach the others first.
+        let mut peers: Vec<_> = self.live().collect();
+        peers.sort_by_key(|(peer, _)| *peer == rank);
+        for (_, peer) in peers {
             // A peer that only sees the connection end would take this rank for the cause.
             if self.close_outbox(peer, &reason, &mut reports) {
-                let _ = peer.connection.write(&[IoSlice::new(&last_word.encode())]);
+                let _ = peer.connection.write(&[IoSlice::new(&header), IoSlice::new(text)]);
             }
         }
         // After the cause is on its way: a peer that can no longer read a lent message waits for it.

@@ -14,6 +14,8 @@
 //! | 24–31 | id of an announced message, or a rank |
 //! | 32–39 | length in bytes |
 
+use super::limits::REASON_MAX;
+
 /// Bytes of a header.
 pub(super) const HEADER_LEN: usize = 40;
 
@@ -62,8 +64,9 @@ pub(super) enum Frame {
     Lent { id: u64, at: u64, len: usize },
     /// A lent message has been read, or is not wanted.
     Returned { id: u64 },
-    /// The sender cannot continue because that rank is lost, or (its own) because it was aborted.
-    Lost { rank: u32 },
+    /// The sender cannot continue because that rank is lost, or (its own) because it was aborted; the reason follows,
+    /// `len` bytes of text.
+    Lost { rank: u32, len: usize },
 }
 
 impl Frame {
@@ -76,7 +79,7 @@ impl Frame {
             Frame::Credit { bytes } => (5, None, 0, 0, bytes),
             Frame::Ping => (6, None, 0, 0, 0),
             Frame::Goodbye => (7, None, 0, 0, 0),
-            Frame::Lost { rank } => (8, None, 0, u64::from(rank), 0),
+            Frame::Lost { rank, len } => (8, None, 0, u64::from(rank), len as u64),
             Frame::Borrow { id } => (9, None, 0, id, 0),
             Frame::Lent { id, len, .. } => (10, None, 0, id, len as u64),
             Frame::Returned { id } => (11, None, 0, id, 0),
@@ -119,7 +122,10 @@ impl Frame {
             5 => Frame::Credit { bytes: len },
             6 => Frame::Ping,
             7 => Frame::Goodbye,
-            8 => Frame::Lost { rank: u32::try_from(id).map_err(|_| "a rank out of range")? },
+            8 => Frame::Lost {
+                rank: u32::try_from(id).map_err(|_| "a rank out of range")?,
+                len: segment()?,
+            },
             9 => Frame::Borrow { id },
             10 => {
                 let len = usize::try_from(len).map_err(|_| "a frame longer than allowed")?;
@@ -147,6 +153,12 @@ fn be64(h: &[u8; HEADER_LEN], at: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
+/// What a rank sends as the reason for its end: as much as the peers accept, up to the end of a character.
+pub(super) fn last_word(reason: &str) -> &str {
+    let ends = reason.char_indices().map(|(at, character)| at + character.len_utf8());
+    &reason[..ends.take_while(|&end| end <= REASON_MAX).last().unwrap_or(0)]
+}
+
 const VERSION: u8 = 1;
 
 #[cfg(test)]
@@ -166,7 +178,7 @@ mod tests {
             Frame::Credit { bytes: 1 },
             Frame::Ping,
             Frame::Goodbye,
-            Frame::Lost { rank: 3 },
+            Frame::Lost { rank: 3, len: 7 },
             Frame::Borrow { id: 6 },
             Frame::Lent { id: 6, at: u64::MAX, len: 1 << 40 },
             Frame::Returned { id: 6 },

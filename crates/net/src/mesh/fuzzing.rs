@@ -182,7 +182,7 @@ fn frame(step: u8, script: &mut &[u8]) -> Vec<u8> {
 /// Bytes that follow a frame's header, at most some hundred.
 fn payload(frame: &[u8]) -> usize {
     match frame[1] {
-        1 | 4 => usize::from(frame[39] & 0x7f),
+        1 | 4 | 8 => usize::from(frame[39] & 0x7f),
         _ => 0,
     }
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::core::Core;
 use super::error::MeshError;
 use super::frame::{Channel, Frame, Key};
-use super::limits::CONTROL_MAX;
+use super::limits::{CONTROL_MAX, REASON_MAX};
 use super::receive::{Received, Slot, Target};
 use crate::Buffer;
 
@@ -27,6 +27,12 @@ pub(super) enum Body {
     },
     Refused {
         len: usize,
+        left: usize,
+    },
+    /// Why the sender cannot continue, as text.
+    LastWord {
+        lost: u32,
+        text: Vec<u8>,
         left: usize,
     },
     /// No payload follows: the bytes are read from the sender's memory.
@@ -57,9 +63,10 @@ impl Body {
     pub(super) fn left(&mut self) -> Option<&mut usize> {
         match self {
             Body::None | Body::Fetch(_) | Body::Interrupted { .. } => None,
-            Body::Slot { left, .. } | Body::Kept { left, .. } | Body::Refused { left, .. } => {
-                Some(left)
-            }
+            Body::Slot { left, .. }
+            | Body::Kept { left, .. }
+            | Body::Refused { left, .. }
+            | Body::LastWord { left, .. } => Some(left),
         }
     }
 
@@ -67,7 +74,9 @@ impl Body {
     pub(super) fn fill(&mut self, now: &[u8]) {
         match self {
             Body::Slot { slot, .. } => slot.fill(now),
-            Body::Kept { bytes, .. } => bytes.extend_from_slice(now),
+            Body::Kept { bytes, .. } | Body::LastWord { text: bytes, .. } => {
+                bytes.extend_from_slice(now)
+            }
             Body::None | Body::Refused { .. } | Body::Fetch(_) | Body::Interrupted { .. } => {}
         }
     }
@@ -100,6 +109,8 @@ impl Body {
                 drop(memory);
                 slot.give_back(from, Err(reason()));
             }
+            // The connection has ended within the reason: its beginning is better than none.
+            word @ Body::LastWord { .. } => finish(core, from, word),
             Body::None | Body::Kept { .. } | Body::Refused { .. } => {}
         }
     }
@@ -134,7 +145,13 @@ pub(super) fn begin(core: &Core, from: u32, frame: Frame) -> Result<Body, &'stat
         Frame::Credit { bytes } => core.known_peer(from).sending.lock().outbox.credit(bytes),
         Frame::Ping => {}
         Frame::Goodbye => core.gone(from),
-        Frame::Lost { rank } => core.fail(error_of_abort(core.rank, from, rank)),
+        Frame::Lost { rank, len } => {
+            let text = Vec::with_capacity(len.min(REASON_MAX));
+            return match len {
+                ..=REASON_MAX => Ok(Body::LastWord { lost: rank, text, left: len }),
+                _ => Err("a reason longer than allowed"),
+            };
+        }
     }
     Ok(Body::None)
 }
@@ -224,17 +241,22 @@ pub(super) fn finish(core: &Core, from: u32, body: Body) {
                 mailbox.free(from, bytes.len());
             }
         }
+        Body::LastWord { lost, text, .. } => {
+            core.fail(error_of_abort(core.rank, from, lost, &text))
+        }
     }
     core.return_credit(from);
 }
 
-/// The error that follows from a peer's last message.
-fn error_of_abort(own: u32, from: u32, lost: u32) -> MeshError {
-    let (rank, reason) = match lost {
+/// The error that follows from a peer's last message. `why` is the peer's word, and is shown as text.
+fn error_of_abort(own: u32, from: u32, lost: u32, why: &[u8]) -> MeshError {
+    let (rank, what) = match lost {
         lost if lost == from => (from, "it was aborted".to_owned()),
         lost if lost == own => (from, "it has given this rank up".to_owned()),
         lost => (lost, format!("rank {from} has lost it")),
     };
+    let why = String::from_utf8_lossy(why).replace(char::is_control, " ");
+    let reason = if why.is_empty() { what } else { format!("{what}: {why}") };
     MeshError::PeerLost { rank, reason }
 }
 

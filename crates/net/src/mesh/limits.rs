@@ -55,6 +55,9 @@ pub(super) const EARLY_MAX: usize = 1 << 16;
 /// smaller.
 pub(super) const CONTROL_MAX: usize = 256 << 20;
 
+/// Maximum bytes of the text by which a rank says why it cannot continue: a few lines.
+pub(super) const REASON_MAX: usize = 512;
+
 /// Maximum bytes of one peer's control messages that were announced and have not arrived: the longest, and others
 /// behind it.
 pub(super) const CONTROL_HELD_MAX: u64 = 2 * CONTROL_MAX as u64;

@@ -523,6 +523,38 @@ fn a_rank_stopped_in_the_middle_of_a_message_over_ucx_is_lost() {
 }
 
 #[test]
+fn a_rank_that_stops_says_why() {
+    for setup in setups() {
+        let m = members(setup, 3, SOON);
+        let long = format!("the operator\nstopped the job {}", "ä".repeat(600));
+        m[1].mesh.abort(&long);
+        for rank in [0, 2] {
+            let Ok(MeshError::PeerLost { rank: lost, reason }) = m[rank].failed.recv_timeout(SOON)
+            else {
+                panic!("{setup:?}: no failure at rank {rank}");
+            };
+            // It is a peer's word: one line, of bounded length.
+            // From that rank, or from another that has heard it first.
+            let begins = reason.contains("it was aborted: the operator stopped the job ää");
+            assert!(lost == 1 && begins && reason.ends_with('ä'), "{setup:?}: {reason}");
+            assert!((500..600).contains(&reason.len()), "{setup:?}: {} bytes", reason.len());
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_loses_another_says_why() {
+    let m = members(Setup::Over(Network::Tcp), 3, SOON);
+    m[1].mesh.core.lost(2, "the cable was cut");
+    let told = m[0].failed.recv_timeout(SOON).unwrap();
+    let reason = "rank 1 has lost it: the cable was cut".to_owned();
+    assert_eq!(told, MeshError::PeerLost { rank: 2, reason });
+    // From rank 1, or from rank 0 that has heard of it.
+    let told = m[2].failed.recv_timeout(SOON).unwrap().to_string();
+    assert!(told.contains("given this rank up") && told.ends_with("the cable was cut"), "{told}");
+}
+
+#[test]
 fn a_goodbye_is_no_loss_and_messages_before_it_arrive() {
     for setup in setups() {
         let mut m = members(setup, 3, SOON);

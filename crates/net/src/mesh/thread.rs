@@ -160,6 +160,9 @@ impl Io<'_> {
     fn end(&mut self, at: usize, reason: &str) {
         let stream = &mut self.streams[at];
         stream.ended = true;
+        if let Body::LastWord { .. } = stream.body {
+            stream.body.cut(self.core, stream.rank);
+        }
         // A goodbye may have come over the transport.
         let peer = self.core.known_peer(stream.rank);
         peer.transport.peer_ended(self.core, stream.rank);

@@ -354,6 +354,7 @@ impl SharedMemory {
         let frame = Frame::decode(&header, SEGMENT_MAX)?;
         let payload = match frame {
             Frame::Eager { len, .. } | Frame::Data { len, .. } => len,
+            Frame::Lost { .. } => return Err("a frame that does not belong on this transport"),
             _ => 0,
         };
         if here > payload || payload <= INLINE && here != payload {
