@@ -148,7 +148,8 @@ impl Listener {
             Arc::new(SharedMemory::new(rings, &ranks, streams.len()))
         });
         let carriers = (self.network, local.into_iter().chain([remote]).collect());
-        let start = Mesh::start(roster.rank, streams, carriers, silence, events);
+        let revocations = self.security.as_ref().map(Security::revocations);
+        let start = Mesh::start(roster.rank, streams, carriers, (silence, revocations), events);
         start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
     }
 }

@@ -4,6 +4,8 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsRawFd, RawFd};
 
+use rustls::pki_types::CertificateDer;
+
 use super::limits::READ_BYTES;
 use super::tls::TlsStream;
 
@@ -40,6 +42,14 @@ impl Connection {
         match self {
             Connection::Plain(stream) => stream,
             Connection::Tls(tls) => tls.socket(),
+        }
+    }
+
+    /// The certificates that the peer has presented, its own first; `None` without TLS.
+    pub(super) fn certificates(&self) -> Option<Vec<CertificateDer<'static>>> {
+        match self {
+            Connection::Plain(_) => None,
+            Connection::Tls(tls) => Some(tls.certificates()),
         }
     }
 

@@ -15,6 +15,7 @@ use super::frame::{Channel, Frame, Key};
 use super::mailbox::Match;
 use super::outbox::{Message, OnSent, Payload};
 use super::receive::{OnReceived, Received, Slot, Target, Wanted};
+use super::revocations::Revocations;
 use super::roster::Network;
 use super::thread;
 use super::transport::Transport;
@@ -43,14 +44,14 @@ impl Mesh {
         rank: u32,
         connections: Vec<Option<Connection>>,
         carriers: (Network, Vec<Arc<dyn Transport>>),
-        silence: Duration,
+        (silence, revocations): (Duration, Option<Revocations>),
         events: Arc<dyn Events>,
     ) -> std::io::Result<Mesh> {
         let (core, woken) = Core::new(rank, connections, carriers, silence, events)?;
         let core = Arc::new(core);
         let thread = std::thread::Builder::new().name("netsum-mesh".into()).spawn({
             let core = core.clone();
-            move || thread::run(&core, &woken)
+            move || thread::run(&core, &woken, revocations)
         })?;
         Ok(Mesh { core, thread: Mutex::new(Some(thread)) })
     }

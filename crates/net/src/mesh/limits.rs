@@ -70,6 +70,10 @@ pub(super) const RESERVE_MAX: usize = 1 << 20;
 
 // Timing of the mesh's thread.
 
+/// How often the files of the credentials are looked at: a revocation list takes effect within this time. A look takes
+/// some microseconds.
+pub(super) const REVOCATIONS_LOOK: Duration = Duration::from_secs(1);
+
 /// Precision of deadlines. Twenty checks per second cost nothing, and no caller's deadline is shorter.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 

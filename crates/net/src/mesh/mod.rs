@@ -33,6 +33,7 @@ mod mailbox;
 mod outbox;
 mod poll;
 mod receive;
+mod revocations;
 mod roster;
 mod secure;
 mod shared_memory;

@@ -17,6 +17,7 @@ use rustls::{ClientConnection, CommonState, ConnectionCommon, ServerConnection, 
 use super::error::MeshError;
 use super::hello::{HELLO_LEN, NAMES, hello, sender};
 use super::limits::HANDSHAKE;
+use super::revocations::Revocations;
 use super::roster::{Occupant, Roster, SECRET_LEN, Seat};
 use super::tls::TlsStream;
 use crate::NetError;
@@ -26,11 +27,19 @@ use crate::deadline::{Stopped, Timed};
 pub(super) struct Security {
     credentials: Arc<Credentials>,
     key: SeatKey,
+    /// Generation of the credentials before any peer was verified.
+    generation: u64,
 }
 
 impl Security {
     pub(super) fn new(credentials: Arc<Credentials>) -> Result<Security, NetError> {
-        Ok(Security { credentials, key: SeatKey::draw()? })
+        let generation = credentials.generation();
+        Ok(Security { credentials, key: SeatKey::draw()?, generation })
+    }
+
+    /// News of revocations for the connections that this makes.
+    pub(super) fn revocations(&self) -> Revocations {
+        Revocations::new(self.credentials.clone(), self.generation)
     }
 
     /// What the other ranks must know.

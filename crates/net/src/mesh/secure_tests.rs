@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Sender, unbounded};
 use netsum_identity::{Authority, Credentials, Identity, Role, Validity};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
@@ -167,6 +168,50 @@ fn a_revoked_certificate_is_refused() {
         &revoked,
         ["its certificate is refused: it is revoked", "it is revoked; ask for a new one"],
     );
+}
+
+/// Reports the failure of a mesh.
+struct Failing(Sender<MeshError>);
+
+impl Events for Failing {
+    fn control(&self, _: u32, _: Key, _: Vec<u8>) {}
+    fn admit(&self, _: u32, _: Key, _: u32) -> bool {
+        true
+    }
+    fn failed(&self, reason: &MeshError) {
+        let _ = self.0.send(reason.clone());
+    }
+}
+
+#[test]
+fn an_open_connection_ends_when_the_certificate_is_revoked() {
+    let place = Place::new();
+    let authority = place.authority("ca");
+    let workers = ["host/h0", "host/h1", "host/h2"].map(|role| place.issue(&authority, role));
+    let listeners: Vec<_> = workers.iter().map(Worker::listen).collect();
+    let seats = seats(&listeners);
+    let meshes: Vec<_> = std::thread::scope(|scope| {
+        let join = |(listener, rank): (Listener, u32)| {
+            let (failing, failed) = unbounded();
+            let roster = Roster { group: 7, rank, seats: seats.clone() };
+            let until = Instant::now() + SOON;
+            scope.spawn(move || {
+                let mesh = listener.connect(&roster, until, SOON, Arc::new(Failing(failing)));
+                (mesh.unwrap(), failed)
+            })
+        };
+        let joining: Vec<_> = listeners.into_iter().zip(0..).map(join).collect();
+        joining.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    authority.revoke(&"host/h1".parse().unwrap()).unwrap();
+    let list = place.0.path().join("ca/ca.crl");
+    std::fs::copy(list, workers[0].0.join("ca.crl")).unwrap();
+    let told = |rank: usize| meshes[rank].1.recv_timeout(SOON).unwrap().to_string();
+    let revoked = "its certificate is revoked";
+    assert_eq!(told(0), format!("rank 1 is lost: {revoked}"));
+    assert_eq!(told(1), format!("rank 0 is lost: it has given this rank up: {revoked}"));
+    // From rank 0, or from rank 1 that has heard of it.
+    assert!(told(2).contains(revoked));
 }
 
 #[test]

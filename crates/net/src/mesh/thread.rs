@@ -1,6 +1,7 @@
 //! The mesh's thread: reads all connections, sends what senders could not, checks deadlines and silence.
 
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -13,11 +14,13 @@ use super::inbound::{Body, begin, finish};
 use super::limits::{KEEPALIVES, READ_BYTES, READS_PER_TURN, SEGMENT_MAX, STOPPED_TICKS, TICK};
 use super::outbox::{Message, Reports};
 use super::poll::{Interest, poll};
+use super::revocations::Revocations;
 
 /// Runs until the mesh stops.
-pub(super) fn run(core: &Core, woken: &UnixStream) {
+pub(super) fn run(core: &Core, woken: &UnixStream, revocations: Option<Revocations>) {
     let mut io = Io {
         core,
+        revocations,
         streams: core.live().map(|(rank, _)| Stream::new(rank)).collect(),
         buffers: Buffers::new(),
         checked: Instant::now(),
@@ -53,12 +56,13 @@ pub(super) fn run(core: &Core, woken: &UnixStream) {
     io.streams.iter_mut().for_each(|stream| stream.body.cut(core, stream.rank));
     core.transports.iter().for_each(|transport| transport.close(core));
     for (_, peer) in core.live() {
-        peer.connection.shutdown(std::net::Shutdown::Both);
+        peer.connection.shutdown(Shutdown::Both);
     }
 }
 
 struct Io<'a> {
     core: &'a Core,
+    revocations: Option<Revocations>,
     streams: Vec<Stream>,
     buffers: Buffers,
     checked: Instant,
@@ -175,7 +179,7 @@ impl Io<'_> {
         stream.body.cut(self.core, stream.rank);
     }
 
-    /// Checks deadlines and silence, several times a second.
+    /// Checks deadlines, silence and revocations, several times a second.
     fn tick(&mut self) {
         let now = Instant::now();
         if now - self.checked < TICK {
@@ -192,6 +196,16 @@ impl Io<'_> {
             self.core.was_stopped(stream.rank, stopped);
             stream.body.expire(failed.as_ref(), now);
             watch(self.core, stream, now);
+        }
+        self.drop_revoked(now);
+    }
+
+    /// Ends connections whose certificate has been revoked since they were made.
+    fn drop_revoked(&mut self, now: Instant) {
+        let news = self.revocations.as_mut().map(|revocations| revocations.news(self.core, now));
+        for rank in news.unwrap_or_default() {
+            self.core.lost(rank, "its certificate is revoked");
+            self.core.known_peer(rank).connection.shutdown(Shutdown::Both);
         }
     }
 }

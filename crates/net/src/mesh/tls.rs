@@ -10,6 +10,7 @@ use std::net::TcpStream;
 use netsum_identity::explain;
 use parking_lot::Mutex;
 use rustls::Connection;
+use rustls::pki_types::CertificateDer;
 
 use super::limits::ENCRYPTED_MAX;
 
@@ -27,6 +28,13 @@ impl TlsStream {
 
     pub(super) fn socket(&self) -> &TcpStream {
         &self.stream
+    }
+
+    /// The certificates that the peer has presented, its own first.
+    pub(super) fn certificates(&self) -> Vec<CertificateDer<'static>> {
+        let session = self.session.lock();
+        let chain = session.peer_certificates().unwrap_or_default();
+        chain.iter().map(|certificate| certificate.clone().into_owned()).collect()
     }
 
     /// Decrypts received bytes; returns the content of all records that are complete.
