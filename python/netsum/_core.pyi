@@ -262,12 +262,23 @@ class Group:
 class Meeting:
     """An open meeting, hosted by one rank; all ranks then call `meet`."""
 
-    def __new__(cls, at: str, token: bytes, timeout_s: float) -> Meeting: ...
+    def __new__(cls, at: str, token: bytes, timeout_s: float, credentials: Path | None = None) -> Meeting: ...
     def port(self) -> int:
         """The port it listens at."""
 
-def meet(at: str, token: bytes, rank: int, size: int, address: bytes, timeout_s: float) -> list[bytes]:
-    """The address of every rank, by rank, from the meeting at `at`; blocks until all have joined."""
+def meet(
+    at: str,
+    token: bytes,
+    rank: int,
+    size: int,
+    address: bytes,
+    timeout_s: float,
+    credentials: Path | None = None,
+) -> list[bytes]:
+    """The address of every rank, by rank, from the meeting at `at`; blocks until all have joined.
+
+    credentials: the folder of this process's certificates; all ranks have some, or none.
+    """
 
 def version() -> str:
     """Version of the core."""

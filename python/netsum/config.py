@@ -36,6 +36,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from netsum._core import CONGESTION_RULES, NETWORKS, PROTOCOLS
@@ -78,6 +79,12 @@ class Settings:
         if shape not in TORCH_SHAPES:
             raise SettingError(f"NETSUM_TORCH_SHAPE={shape}: expected one of {', '.join(TORCH_SHAPES)}")
         return cls(controller, environment.get("NETSUM_HOST", "").strip() or None, options, shape, plan_options)
+
+    @property
+    def credentials(self) -> Path | None:
+        """The folder of this process's certificates."""
+        folder = self.options.get("credentials")
+        return Path(folder) if folder else None
 
     @property
     def names_plan(self) -> bool:

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use netsum_collective::rendezvous::{self, Token};
+use netsum_collective::rendezvous::{self, Invitation, Token};
 use netsum_collective::{Buffer, Group, GroupConfig, Options};
 use parking_lot::Mutex;
 
@@ -73,6 +73,7 @@ pub(crate) fn connect(
     let name: String = place.token[..4].iter().map(|byte| format!("{byte:02x}")).collect();
     let name = format!("nccl-{name}");
     let mut options = settings.options;
+    let invitation = Invitation::new(place.token, options.credentials.as_deref())?;
     options.rendezvous.get_or_insert_with(|| place.ip.to_string());
     let config = GroupConfig {
         rank,
@@ -89,7 +90,7 @@ pub(crate) fn connect(
     let addresses = if size == 1 {
         vec![own]
     } else {
-        rendezvous::meet(&place.at, place.token, (rank, size), &own, settings.timeout)?
+        rendezvous::meet(&place.at, invitation, (rank, size), &own, settings.timeout)?
     };
     group.connect(&addresses)?;
     Ok(Comm {

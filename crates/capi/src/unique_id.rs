@@ -6,11 +6,12 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
-use netsum_collective::rendezvous::{Meeting, TOKEN_LEN, Token};
+use netsum_collective::rendezvous::{Invitation, Meeting, TOKEN_LEN, Token};
 use parking_lot::Mutex;
 
 use crate::comm::BootstrapAddress;
 use crate::result::Failure;
+use crate::settings::Settings;
 
 /// Bytes of `ncclUniqueId`.
 pub(crate) const ID_BYTES: usize = 128;
@@ -24,7 +25,9 @@ pub(crate) fn create() -> Result<BootstrapAddress, Failure> {
     let read = std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut token));
     read.map_err(|e| Failure::usage(format!("cannot read /dev/urandom: {e}")))?;
     let at = listen_at()?;
-    let meeting = Meeting::host(at, token, OPEN)?;
+    let credentials = Settings::from_environment()?.options.credentials;
+    let invitation = Invitation::new(token, credentials.as_deref())?;
+    let meeting = Meeting::host(at, invitation, OPEN)?;
     let address = SocketAddr::new(at.ip(), meeting.address().port());
     MEETINGS.lock().push(meeting);
     Ok(BootstrapAddress { at: address.to_string(), ip: at.ip(), token })

@@ -4,15 +4,21 @@
 //! A client sends a hello and gets one answer; the host stops listening before it answers, so that the same port serves
 //! the next rendezvous. A hello: magic, token, rank, size, bytes of the address, address. An answer: 0 and the
 //! addresses by rank, each after its length, or 1 and a reason. Numbers are 32 bits, big-endian.
+//!
+//! If the ranks have credentials, they say this inside TLS, with certificates on both sides: addresses have the secrets
+//! of the mesh, and the public keys by which ranks know each other.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use netsum_identity::{Credentials, explain, server_name};
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
 use crate::Error;
 use crate::deadline::deadline;
@@ -23,6 +29,69 @@ pub type Token = [u8; TOKEN_LEN];
 /// Bytes of a token.
 pub const TOKEN_LEN: usize = 16;
 
+/// Who may come.
+#[derive(Clone)]
+pub struct Invitation {
+    /// Whoever has it.
+    pub token: Token,
+    /// And whoever has a worker's certificate of the fabric of these credentials. Either all ranks have some, or none.
+    pub credentials: Option<Arc<Credentials>>,
+}
+
+impl Invitation {
+    /// `credentials`: a folder. Errors say what is wrong with its files.
+    pub fn new(token: Token, credentials: Option<&Path>) -> Result<Invitation, Error> {
+        let credentials = credentials.map(Credentials::open).transpose();
+        let credentials = credentials.map_err(|error| failed(error.to_string()))?;
+        Ok(Invitation { token, credentials: credentials.map(Arc::new) })
+    }
+}
+
+impl From<Token> for Invitation {
+    fn from(token: Token) -> Invitation {
+        Invitation { token, credentials: None }
+    }
+}
+
+/// A connection between a rank and the host, plain or TLS.
+trait Line: Read + Write + Send {
+    fn socket(&self) -> &TcpStream;
+}
+
+impl Line for TcpStream {
+    fn socket(&self) -> &TcpStream {
+        self
+    }
+}
+
+impl Line for StreamOwned<ServerConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref()
+    }
+}
+
+impl Line for StreamOwned<ClientConnection, TcpStream> {
+    fn socket(&self) -> &TcpStream {
+        self.get_ref()
+    }
+}
+
+impl Invitation {
+    /// The host's end of a connection.
+    fn accept(&self, stream: TcpStream) -> io::Result<Box<dyn Line>> {
+        let Some(credentials) = &self.credentials else { return Ok(Box::new(stream)) };
+        let session = ServerConnection::new(credentials.rank_server()).map_err(io::Error::other)?;
+        Ok(Box::new(StreamOwned::new(session, stream)))
+    }
+
+    /// A rank's end. The handshake is part of the first write.
+    fn call(&self, stream: TcpStream) -> io::Result<Box<dyn Line>> {
+        let Some(credentials) = &self.credentials else { return Ok(Box::new(stream)) };
+        let session = ClientConnection::new(credentials.rank_client(), server_name());
+        Ok(Box::new(StreamOwned::new(session.map_err(io::Error::other)?, stream)))
+    }
+}
+
 /// An open rendezvous, served by a thread until all ranks have come, it times out, or this is dropped.
 pub struct Meeting {
     address: SocketAddr,
@@ -32,7 +101,12 @@ pub struct Meeting {
 impl Meeting {
     /// Listens at `at` (port 0: any), or at every address of this machine if `at` is not one of its own. Errors name
     /// the address.
-    pub fn host(at: SocketAddr, token: Token, patience: Duration) -> Result<Meeting, Error> {
+    pub fn host(
+        at: SocketAddr,
+        invitation: impl Into<Invitation>,
+        patience: Duration,
+    ) -> Result<Meeting, Error> {
+        let invitation = invitation.into();
         let listener =
             bind(at).map_err(|e| failed(format!("cannot wait for ranks at {at}: {e}")))?;
         let address = listener.local_addr();
@@ -43,7 +117,7 @@ impl Meeting {
         let shared = closed.clone();
         std::thread::Builder::new()
             .name("netsum-meeting".to_owned())
-            .spawn(move || serve(listener, token, until, &shared))
+            .spawn(move || serve(listener, invitation, until, &shared))
             .map_err(|e| Error::Internal(format!("cannot start a thread: {e}")))?;
         Ok(Meeting { address, closed })
     }
@@ -65,21 +139,23 @@ impl Drop for Meeting {
 /// Waits for a host that does not listen yet. Errors name the address, and the ranks that did not come.
 pub fn meet(
     at: &str,
-    token: Token,
+    invitation: impl Into<Invitation>,
     (rank, size): (u32, u32),
     own: &[u8],
     timeout: Duration,
 ) -> Result<Vec<Vec<u8>>, Error> {
+    let invitation = invitation.into();
     if rank >= size {
         return Err(Error::Unsupported(format!("rank {rank} in a group of {size}")));
     }
     let until = deadline(timeout);
-    let hello = Hello { token, rank, size, address: own.to_vec() }.to_bytes();
+    let address = own.to_vec();
+    let hello = Hello { token: invitation.token, rank, size, address }.to_bytes();
     loop {
-        let problem = match visit(at, &hello, size, until) {
+        let problem = match visit(at, &invitation, &hello, size, until) {
             Ok(Answer::Addresses(all)) => return Ok(all),
             Ok(Answer::Refused(reason)) => return Err(failed(reason)),
-            Err(problem) => problem,
+            Err(problem) => explain(&problem),
         };
         if Instant::now() + RETRY >= until {
             let seconds = timeout.as_secs_f64();
@@ -139,11 +215,17 @@ enum Answer {
     Refused(String),
 }
 
-fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer> {
+fn visit(
+    at: &str,
+    invitation: &Invitation,
+    hello: &[u8],
+    size: u32,
+    until: Instant,
+) -> io::Result<Answer> {
     let left = || until.saturating_duration_since(Instant::now()).max(RETRY);
     let mut last = io::Error::other("the name has no address");
     for address in at.to_socket_addrs()? {
-        let mut stream = match TcpStream::connect_timeout(&address, left()) {
+        let stream = match TcpStream::connect_timeout(&address, left()) {
             Ok(stream) => stream,
             Err(error) => {
                 last = error;
@@ -154,6 +236,7 @@ fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer
         // time.
         stream.set_read_timeout(Some(left() + GRACE))?;
         stream.set_write_timeout(Some(left()))?;
+        let mut stream = invitation.call(stream)?;
         stream.write_all(hello)?;
         return match number(&mut stream)? {
             0 => {
@@ -169,15 +252,15 @@ fn visit(at: &str, hello: &[u8], size: u32, until: Instant) -> io::Result<Answer
 /// The ranks that have come so far.
 struct Gathering {
     size: Option<u32>,
-    seats: BTreeMap<u32, (TcpStream, Vec<u8>)>,
+    seats: BTreeMap<u32, (Box<dyn Line>, Vec<u8>)>,
 }
 
-fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBool) {
+fn serve(listener: TcpListener, invitation: Invitation, until: Instant, closed: &AtomicBool) {
     let mut gathering = Gathering { size: None, seats: BTreeMap::new() };
     let (sender, hellos) = unbounded();
     let reading = Arc::new(AtomicUsize::new(0));
     while !closed.load(Ordering::Relaxed) && Instant::now() < until {
-        accept_all(&listener, &token, &sender, &reading);
+        accept_all(&listener, &invitation, &sender, &reading);
         take_all(&mut gathering, &hellos);
         if gathering.complete() {
             drop(listener);
@@ -194,23 +277,22 @@ fn serve(listener: TcpListener, token: Token, until: Instant, closed: &AtomicBoo
 
 fn accept_all(
     listener: &TcpListener,
-    token: &Token,
-    sender: &Sender<(TcpStream, Hello)>,
+    invitation: &Invitation,
+    sender: &Sender<(Box<dyn Line>, Hello)>,
     reading: &Arc<AtomicUsize>,
 ) {
-    while let Ok((mut stream, _)) = listener.accept() {
+    while let Ok((stream, _)) = listener.accept() {
         // Limits the number of unauthenticated connections that send nothing.
         if reading.load(Ordering::Relaxed) >= READING_MAX {
             continue;
         }
         reading.fetch_add(1, Ordering::Relaxed);
-        let (token, sender, reading) = (*token, sender.clone(), reading.clone());
+        let (invitation, sender, reading) = (invitation.clone(), sender.clone(), reading.clone());
         std::thread::spawn(move || {
-            let set =
-                stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(HELLO)));
-            match set.and_then(|()| Hello::read(&mut stream, &token)) {
-                Ok(Some(hello)) => drop(sender.send((stream, hello))),
-                Ok(None) => refuse(stream, OTHER_TOKEN),
+            match read_hello(stream, &invitation) {
+                Ok((stream, Some(hello))) => drop(sender.send((stream, hello))),
+                Ok((stream, None)) => refuse(stream, OTHER_TOKEN),
+                // A peer without valid credentials has been told so by TLS.
                 Err(_) => {}
             }
             reading.fetch_sub(1, Ordering::Relaxed);
@@ -218,14 +300,25 @@ fn accept_all(
     }
 }
 
-fn take_all(gathering: &mut Gathering, hellos: &Receiver<(TcpStream, Hello)>) {
+fn read_hello(
+    stream: TcpStream,
+    invitation: &Invitation,
+) -> io::Result<(Box<dyn Line>, Option<Hello>)> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(HELLO))?;
+    let mut line = invitation.accept(stream)?;
+    let hello = Hello::read(&mut line, &invitation.token)?;
+    Ok((line, hello))
+}
+
+fn take_all(gathering: &mut Gathering, hellos: &Receiver<(Box<dyn Line>, Hello)>) {
     for (stream, hello) in hellos.try_iter() {
         gathering.seat(stream, hello);
     }
 }
 
 impl Gathering {
-    fn seat(&mut self, stream: TcpStream, hello: Hello) {
+    fn seat(&mut self, stream: Box<dyn Line>, hello: Hello) {
         let Hello { rank, size, address, .. } = hello;
         let expected = *self.size.get_or_insert(size);
         if size != expected || rank >= expected {
@@ -235,7 +328,7 @@ impl Gathering {
             return refuse(stream, &reason);
         }
         // A rank that disconnected and connects again replaces its entry.
-        if self.seats.get(&rank).is_some_and(|(stream, _)| !gone(stream)) {
+        if self.seats.get(&rank).is_some_and(|(stream, _)| !gone(stream.socket())) {
             let reason = format!("two processes say that they are rank {rank}; give each its own");
             return refuse(stream, &reason);
         }
@@ -245,7 +338,7 @@ impl Gathering {
     /// Whether all ranks are present. A rank that has disconnected is not: it connects again, or is missing.
     fn complete(&mut self) -> bool {
         if self.size.is_some_and(|size| self.seats.len() == size as usize) {
-            self.seats.retain(|_, (stream, _)| !gone(stream));
+            self.seats.retain(|_, (stream, _)| !gone(stream.socket()));
         }
         self.size.is_some_and(|size| self.seats.len() == size as usize)
     }
@@ -267,7 +360,8 @@ impl Gathering {
         }
         for (mut stream, _) in self.seats.into_values() {
             // A rank that does not receive its answer times out by itself.
-            let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
+            let timed = stream.socket().set_write_timeout(Some(HELLO));
+            let _ = timed.and_then(|()| stream.write_all(&bytes));
         }
     }
 
@@ -276,10 +370,11 @@ impl Gathering {
     }
 }
 
-fn refuse(mut stream: TcpStream, reason: &str) {
+fn refuse(mut stream: Box<dyn Line>, reason: &str) {
     let mut bytes = 1u32.to_be_bytes().to_vec();
     append(&mut bytes, reason.as_bytes());
-    let _ = stream.set_write_timeout(Some(HELLO)).and_then(|()| stream.write_all(&bytes));
+    let timed = stream.socket().set_write_timeout(Some(HELLO));
+    let _ = timed.and_then(|()| stream.write_all(&bytes));
 }
 
 /// Whether the other side has closed.

@@ -1,3 +1,5 @@
+use netsum_identity::{Authority, Identity, Validity};
+
 use super::*;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -102,4 +104,55 @@ fn a_rank_that_disconnected_may_connect_again() {
     });
     assert_eq!(come(&at, 1, 2).unwrap()[0], b"");
     assert_eq!(again.join().unwrap().unwrap()[1], [1; 10]);
+}
+
+/// Credentials of fabric `lab` in a folder: a tenant's, and a viewer's.
+fn credentials(place: &Path) -> [Invitation; 2] {
+    let authority = Authority::create(&place.join("ca"), "lab").unwrap();
+    ["tenant/research", "viewer"].map(|role| {
+        let identity = Identity::new("lab", role.parse().unwrap()).unwrap();
+        let folder = place.join(role.replace('/', "-"));
+        let lasting = Validity::lasting(Duration::from_secs(3600));
+        authority.issue(&identity, lasting).unwrap().save(&folder).unwrap();
+        Invitation::new(TOKEN, Some(&folder)).unwrap()
+    })
+}
+
+#[test]
+fn ranks_with_credentials_meet_over_tls_and_nobody_else_does() {
+    let place = tempfile::tempdir().unwrap();
+    let [worker, viewer] = credentials(place.path());
+    let meeting = Meeting::host("127.0.0.1:0".parse().unwrap(), worker.clone(), SOON).unwrap();
+    let at = meeting.address().to_string();
+    let come = |invitation: Invitation, rank: u32, patience| {
+        meet(&at, invitation, (rank, 2), &[rank as u8], patience).map_err(|e| e.to_string())
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| come(worker.clone(), 0, SOON));
+        let short = Duration::from_secs(2);
+        // A rank with the token in plain text, and one that is no worker.
+        come(TOKEN.into(), 1, short).unwrap_err();
+        let error = come(viewer, 1, short).unwrap_err();
+        assert!(error.contains("see the other side's log"), "{error}");
+        assert_eq!(come(worker.clone(), 1, SOON).unwrap(), [[0], [1]]);
+        assert_eq!(first.join().unwrap().unwrap(), [[0], [1]]);
+    });
+}
+
+#[test]
+fn a_rank_with_credentials_tells_nobody_without_them_its_token() {
+    let place = tempfile::tempdir().unwrap();
+    let [worker, _] = credentials(place.path());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap().to_string();
+    let heard = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let mut heard = vec![0; 4096];
+        let len = stream.read(&mut heard).unwrap();
+        heard.truncate(len);
+        heard
+    });
+    meet(&at, worker, (1, 2), b"secret", Duration::from_secs(1)).unwrap_err();
+    let heard = heard.join().unwrap();
+    assert!(!heard.windows(TOKEN_LEN).any(|part| part == TOKEN) && !heard.is_empty());
 }

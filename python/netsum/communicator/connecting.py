@@ -92,11 +92,13 @@ def connect(
     if meets and at is not None and token is None:
         token = _token(at)
     token = token or _NO_TOKEN
-    options = dict(settings.options)
+    options, credentials = dict(settings.options), settings.credentials
     if at is not None:
         options.setdefault("rendezvous", at.rpartition(":")[0].strip("[]"))
     # Rank 0 listens before anything that may take long, so that the others need not retry.
-    meeting = _core.Meeting(at, token, timeout_s) if meets and at is not None and rank == 0 else None
+    meeting = None
+    if meets and at is not None and rank == 0:
+        meeting = _core.Meeting(at, token, timeout_s, credentials)
     core = _core.Group(rank, size, name, settings.controller, settings.host, timeout_s, options)
     watch(core)
     own = bytes(core.address())
@@ -105,7 +107,7 @@ def connect(
     elif at is None:
         addresses = _meet_in_store(name, rank, size, own, timeout_s)
     else:
-        addresses = _core.meet(at, token, rank, size, own, timeout_s)
+        addresses = _core.meet(at, token, rank, size, own, timeout_s, credentials)
     del meeting
     core.connect(addresses)
     return Communicator(core, rank, size, name, timeout_s)

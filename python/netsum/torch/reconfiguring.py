@@ -99,11 +99,13 @@ class Membership:
         # A process of another meeting of the same host, earlier or later, is rejected and retries.
         token = hashlib.sha256("\n".join([str(uuid), *members]).encode()).digest()[:16]
         until = time.monotonic() + timeout_s
-        meeting = _core.Meeting(at, token, timeout_s) if rank == 0 else None
+        credentials = self._settings.credentials
+        meeting = _core.Meeting(at, token, timeout_s, credentials) if rank == 0 else None
         try:
             while True:
                 try:
-                    return _core.meet(at, token, rank, size, own, max(until - time.monotonic(), _RETRY_S))
+                    left_s = max(until - time.monotonic(), _RETRY_S)
+                    return _core.meet(at, token, rank, size, own, left_s, credentials)
                 except NetsumError as error:
                     if "another token" not in str(error) or time.monotonic() + _RETRY_S > until:
                         raise OperationTimeout(f"{error}; members: {_places(members)}") from error
