@@ -54,6 +54,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
+	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-lease --test rekey_model -- --nocapture
 
 simulate: ## the whole system on simulated time with faults from seeds; SEEDS=a..b, SEED=n TRACE=1 replays, MINIMISE=n shrinks
 	cargo run --release --quiet -p netsum-simulate -- $(if $(TRACE),--trace) $(if $(JSON),--json) \

@@ -35,6 +35,7 @@ mod poll;
 mod receive;
 mod revocations;
 mod roster;
+mod seats;
 mod secure;
 mod shared_memory;
 mod tcp;

@@ -1,24 +1,21 @@
 //! Ranks with credentials: TLS handshakes, and the proof of a rank's seat inside the connection.
 //!
 //! Both sides present certificates, which say who runs a rank. Workers of one tenant may have the same certificate, so
-//! it does not say which rank connects. That is proved by the key that each rank has drawn ([`SeatKey`]) and published
-//! with its address: hello and answer carry a signature of a value that only this connection has (RFC 9266).
+//! it does not say which rank connects. Hello and answer prove that ([`super::seats`]).
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-use netsum_identity::{
-    Credentials, SEAT_PROOF_LEN, SeatKey, explain, is_proof, peer_identity, server_name,
-};
+use netsum_identity::{Credentials, Identity, SeatKey, explain, peer_identity, server_name};
 use rustls::{ClientConnection, CommonState, ConnectionCommon, ServerConnection, Stream};
 
 use super::error::MeshError;
-use super::hello::{HELLO_LEN, NAMES, hello, sender};
 use super::limits::HANDSHAKE;
 use super::revocations::Revocations;
-use super::roster::{Occupant, Roster, SECRET_LEN, Seat};
+use super::roster::{Occupant, Roster, Seat};
+use super::seats::{self, ANSWER_LEN, Channel, EXPORT_LEN, OFFER_LEN};
 use super::tls::TlsStream;
 use crate::NetError;
 use crate::deadline::{Stopped, Timed};
@@ -74,20 +71,13 @@ impl Security {
         while session.is_handshaking() {
             session.complete_io(&mut socket)?;
         }
-        let seat = &roster.seats[rank as usize];
-        let occupant = expected(seat, session)?;
-        let hello = hello(roster, roster.rank, rank);
-        let ours = self.key.prove(&statement(session, Side::Caller, &hello)?);
-        let theirs = statement(session, Side::Answerer, &hello)?;
-        let mut answer = [0; SECRET_LEN + SEAT_PROOF_LEN];
+        seats::check_called(&**session, roster, rank)?;
+        let offer = seats::offer(&self.key, &**session, roster, rank)?;
+        let mut answer = [0; ANSWER_LEN];
         let mut channel = Stream::new(session, &mut socket);
-        channel.write_all(&[&hello[..], &ours].concat())?;
+        channel.write_all(&offer)?;
         channel.read_exact(&mut answer)?;
-        let (secret, proof) = answer.split_at(SECRET_LEN);
-        if secret != roster.seats[roster.rank as usize].secret {
-            return Err(io::Error::other("another process answers at that address"));
-        }
-        proved(occupant, &theirs, proof)
+        seats::confirm(&**session, roster, rank, &answer)
     }
 
     /// Handshake of the accepting rank; returns the connecting one. Errors say why the connection is refused.
@@ -112,16 +102,10 @@ impl Security {
         socket: &mut Timed<'_>,
         roster: &Roster,
     ) -> io::Result<u32> {
-        let (mut hello, mut proof) = ([0; HELLO_LEN], [0; SEAT_PROOF_LEN]);
-        let mut channel = Stream::new(session, socket);
-        channel.read_exact(&mut hello)?;
-        channel.read_exact(&mut proof)?;
-        let stranger = || io::Error::other("it is not a rank of this group");
-        let rank = sender(roster, &hello).ok_or_else(stranger)?;
-        let seat = &roster.seats[rank as usize];
-        proved(expected(seat, session)?, &statement(session, Side::Caller, &hello)?, &proof)?;
-        let ours = self.key.prove(&statement(session, Side::Answerer, &hello)?);
-        Stream::new(session, socket).write_all(&[&seat.secret[..], &ours].concat())?;
+        let mut offer = [0; OFFER_LEN];
+        Stream::new(session, socket).read_exact(&mut offer)?;
+        let (rank, answer) = seats::admit(&self.key, &**session, roster, &offer)?;
+        Stream::new(session, socket).write_all(&answer)?;
         Ok(rank)
     }
 }
@@ -141,43 +125,15 @@ pub(super) fn check_alike(own: Option<&Security>, roster: &Roster) -> Result<(),
     })
 }
 
-/// The occupant of a seat. Error: the certificate of the connection is somebody else's.
-fn expected<'a>(seat: &'a Seat, session: &CommonState) -> io::Result<&'a Occupant> {
-    let none = || io::Error::other("it has no credentials");
-    let (occupant, found) = (seat.occupant.as_ref(), peer_identity(session));
-    let (occupant, found) = occupant.zip(found).ok_or_else(none)?;
-    if occupant.identity == found {
-        return Ok(occupant);
+impl<Data> Channel for ConnectionCommon<Data> {
+    fn export(&self, context: &[u8]) -> io::Result<[u8; EXPORT_LEN]> {
+        let exported = self.export_keying_material([0; EXPORT_LEN], LABEL, Some(context));
+        exported.map_err(io::Error::other)
     }
-    let wanted = &occupant.identity;
-    Err(io::Error::other(format!("it is {found}; that rank has announced itself as {wanted}")))
-}
 
-fn proved(occupant: &Occupant, statement: &[u8], proof: &[u8]) -> io::Result<()> {
-    let proof: &[u8; SEAT_PROOF_LEN] = proof.try_into().map_err(io::Error::other)?;
-    match is_proof(&occupant.key, statement, proof) {
-        true => Ok(()),
-        false => Err(io::Error::other("it has not the key that this rank has announced")),
+    fn peer(&self) -> Option<Identity> {
+        peer_identity(self)
     }
-}
-
-#[derive(Clone, Copy)]
-enum Side {
-    Caller = 1,
-    Answerer = 2,
-}
-
-/// What one side of a connection signs: a value of this connection and of the ranks that the hello names.
-fn statement<Data>(
-    session: &ConnectionCommon<Data>,
-    side: Side,
-    hello: &[u8; HELLO_LEN],
-) -> io::Result<[u8; STATEMENT_LEN]> {
-    let mut statement = [0; STATEMENT_LEN];
-    statement[0] = side as u8;
-    let exported = session.export_keying_material(&mut statement[1..], LABEL, Some(&hello[NAMES]));
-    exported.map_err(io::Error::other)?;
-    Ok(statement)
 }
 
 /// Why a handshake has failed, as a sentence.
@@ -198,4 +154,3 @@ fn reason(error: io::Error, session: &CommonState) -> io::Error {
 }
 
 const LABEL: &[u8] = b"EXPORTER-netsum-mesh-seat";
-const STATEMENT_LEN: usize = 1 + 32;

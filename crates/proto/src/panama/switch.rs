@@ -1,6 +1,7 @@
 //! The aggregating switch: any number of jobs, by lease, in bounded memory.
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 
 use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, JobId, TreeId};
@@ -32,6 +33,7 @@ pub enum Transmit<B> {
 }
 
 /// Packets to be sent. Control headers are rare and larger than handles.
+#[derive(Clone)]
 pub(crate) struct TransmitQueue<B> {
     data: VecDeque<(PortId, B)>,
     control: VecDeque<(PortId, Header)>,
@@ -60,6 +62,7 @@ impl<B> TransmitQueue<B> {
 ///
 /// Usage: `handle` a packet, drain `poll_transmit`, send, call `flushed`. The machine counts every dropped packet by
 /// reason.
+#[derive(Clone)]
 pub struct Switch<M: Memory> {
     trees: LeaseTable<Tree<M::Buffer>>,
     memory: M,
@@ -223,6 +226,20 @@ impl<M: Memory> Switch<M> {
     pub fn reserved(&self) -> impl Iterator<Item = (JobId, TreeId, u64)> + '_ {
         let of = |t: &Tree<M::Buffer>| (t.lease.job, t.lease.tree, reserved(&self.memory, t));
         self.trees.values().map(of)
+    }
+
+    /// Hashes the state that determines all future behaviour once all packets are sent: states with the same digest
+    /// behave alike.
+    pub fn digest(&self, state: &mut impl Hasher)
+    where
+        M: Hash,
+        M::Buffer: Hash,
+    {
+        self.memory.hash(state);
+        for (key, tree) in self.trees.sorted() {
+            key.hash(state);
+            tree.digest(state);
+        }
     }
 
     fn dispatch(

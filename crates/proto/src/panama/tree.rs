@@ -8,6 +8,8 @@
 //! Why `cap` sums suffice: a child sends vid v only while its lowest missing result is above v − cap. So
 //! once v is released, every child that contributed to it has all results up to v − cap.
 
+use std::hash::{Hash, Hasher};
+
 use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, Format, Vid};
 
@@ -43,7 +45,7 @@ pub struct TreeCounters {
     pub mismatches: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// No contribution.
     Empty,
@@ -55,7 +57,7 @@ enum Phase {
     Result,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Slot<B> {
     phase: Phase,
     /// Children that have contributed.
@@ -76,6 +78,7 @@ struct Slot<B> {
 }
 
 /// State of one (job, tree) at one switch.
+#[derive(Clone)]
 pub(crate) struct Tree<B> {
     pub(crate) lease: Lease,
     pub(crate) counters: TreeCounters,
@@ -100,7 +103,7 @@ pub(crate) struct Tree<B> {
 }
 
 /// Limits of the fragments in flight and retained here.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 struct Cap {
     /// Window cap that workers are told.
     announced: u16,
@@ -212,6 +215,17 @@ impl<B: Copy> Tree<B> {
             }
         }
         self.retained_from = self.released;
+    }
+
+    /// Hashes the state that determines all future behaviour.
+    pub(crate) fn digest(&self, state: &mut impl Hasher)
+    where
+        B: Hash,
+    {
+        (self.epoch(), self.released, self.retained_from, self.cap).hash(state);
+        (&self.slots, &self.port_buffers, self.finished, &self.told).hash(state);
+        let partial = (self.results_below, self.told_parent, self.refused_below);
+        (&self.has_results_below, partial).hash(state);
     }
 
     /// Index of the child at `port`.

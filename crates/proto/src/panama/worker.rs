@@ -1,6 +1,7 @@
 //! The worker: sends fragments to trees in turn, within each tree's window, until every result has arrived.
 
 use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use netsum_wire::panama::{Header, Kind, NO_CAP};
@@ -61,6 +62,7 @@ pub struct Outgoing {
 
 /// Protocol `panama`'s worker as a state machine, for one epoch. It holds no payload: the driver copies elements
 /// between packets and buffers as `Outgoing` and `Accepted` specify.
+#[derive(Clone)]
 pub struct Worker {
     config: WorkerConfig,
     trees: Vec<TreeFlow>,
@@ -227,6 +229,14 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
+    /// Hashes the state that determines all future behaviour except for windows, once all packets are sent: states with
+    /// the same digest behave alike.
+    pub fn digest(&self, state: &mut impl Hasher) {
+        self.trees.iter().for_each(|tree| tree.digest(state));
+        let partial = (&self.reported, &self.missed_below);
+        (self.config.epoch, self.operations.submitted(), self.turn, partial).hash(state);
+    }
+
     fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
         if header.job != self.config.job {
             return Err(DropReason::NoLease);
