@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use criterion::{BatchSize, Criterion};
 use netsum_plan::ocs::{closed, dp, shared};
 use netsum_plan::pack::pack;
+use netsum_plan::program::verify_plan;
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built, link_classes};
 use netsum_topo::{OcsPorts, OcsSpec};
 use serde_json::{Value, json};
@@ -53,8 +54,14 @@ fn main() {
     for name in ["torus:8x8x8", "a100x64", "leaf-spine:16x32x16"] {
         let graph = built(name).expect("a known machine");
         for collective in [ALL[0], Collective::Allgather, Collective::Allreduce] {
-            bench.long(&format!("{name} {}, with a plan", word(collective)), 10_000, || {
+            let name = format!("{name} {}", word(collective));
+            let planning = bench.long(&format!("{name}, with a plan"), 10_000, || {
                 pack(&graph, collective).expect("a plan");
+            });
+            // A plan is verified in less time than it is found.
+            let plan = pack(&graph, collective).expect("a plan").plan(&graph);
+            bench.long(&format!("{name}, verified"), planning as u64, || {
+                verify_plan(&graph, &plan).expect("it is right");
             });
         }
     }
@@ -100,8 +107,8 @@ impl Bench {
         self.note(name, limit_ms, times);
     }
 
-    /// A case that takes seconds: three runs.
-    fn long(&mut self, name: &str, limit_ms: u64, mut work: impl FnMut()) {
+    /// A case that takes seconds: three runs. Returns the median in milliseconds.
+    fn long(&mut self, name: &str, limit_ms: u64, mut work: impl FnMut()) -> f64 {
         let mut times: Vec<f64> = (0..3)
             .map(|_| {
                 let start = Instant::now();
@@ -111,6 +118,7 @@ impl Bench {
             .collect();
         times.sort_by(f64::total_cmp);
         self.note(name, limit_ms, (times[1], times[0]));
+        times[1]
     }
 
     /// The slowest class of 3 to 8 GPUs, for all five collectives with their bounds together.

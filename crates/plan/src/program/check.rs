@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
+use netsum_topo::links::Collective;
+
 use super::reach::Order;
 use super::{Memory, MemoryLocation, Program, Step};
 
@@ -126,6 +128,12 @@ impl<'a> Run<'a> {
                 "it has fewer agents than ranks, or fewer than 2 ranks",
             ));
         }
+        if let Collective::Broadcast { root } | Collective::Reduce { root } =
+            self.program.collective
+            && root >= self.program.ranks
+        {
+            return Err(malformed("the program", "its root is no rank"));
+        }
         for (id, &(agent, thread, _)) in self.steps.iter().enumerate() {
             let step = self.step(id);
             let own = &self.program.threads[agent][thread];
@@ -214,15 +222,13 @@ impl<'a> Run<'a> {
             let before = borders.len();
             for id in 0..self.steps.len() {
                 let step = self.step(id);
-                let mut starts = Vec::new();
-                if step.action.reads() {
-                    starts.push(step.from.at);
-                }
-                if step.action.writes() {
-                    starts.push(step.to.at);
-                }
+                let mut starts = value_starts(step);
                 if let Some(&send) = self.sender.get(&id) {
-                    starts.extend(self.value_starts(send));
+                    starts.extend(value_starts(self.step(send)));
+                }
+                // Most steps move values from a place to the same one elsewhere.
+                if starts.iter().all(|start| *start == starts[0]) {
+                    continue;
                 }
                 let inside: BTreeSet<u64> = (starts.iter())
                     .flat_map(|&at| {
@@ -238,19 +244,6 @@ impl<'a> Run<'a> {
             }
         }
         self.borders = borders.into_iter().collect();
-    }
-
-    /// Where the values of a message start in the memories that they are read from.
-    fn value_starts(&self, send: usize) -> Vec<u64> {
-        let step = self.step(send);
-        let mut starts = Vec::new();
-        if step.action.reads() {
-            starts.push(step.from.at);
-        }
-        if step.action.writes() {
-            starts.push(step.to.at);
-        }
-        starts
     }
 
     fn order(&self) -> Result<Order, Fault> {
@@ -280,7 +273,7 @@ impl<'a> Run<'a> {
                 after[late.0].push(early.1);
             }
         }
-        Order::new(&after).map_err(|stuck| {
+        Order::new(after).map_err(|stuck| {
             let names: Vec<String> = stuck.iter().take(4).map(|&id| self.name(id)).collect();
             Fault::Deadlock { steps: names.join(", ") }
         })
@@ -309,6 +302,12 @@ impl<'a> Run<'a> {
         let (agent, thread, step) = self.steps[id];
         format!("agent {agent}, thread {thread}, step {step} ({:?})", self.step(id).action)
     }
+}
+
+/// Where the values of a step start in the memories that it reads and writes.
+fn value_starts(step: &Step) -> Vec<u64> {
+    let reads = step.action.reads().then_some(step.from.at);
+    reads.into_iter().chain(step.action.writes().then_some(step.to.at)).collect()
 }
 
 pub(super) fn malformed(at: impl Into<String>, problem: &str) -> Fault {

@@ -10,6 +10,7 @@ mod mscclpp;
 mod outcome;
 mod plan_check;
 mod reach;
+mod sum;
 
 pub use check::{Fault, check};
 pub use lower::lower;

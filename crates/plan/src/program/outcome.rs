@@ -1,15 +1,13 @@
 //! The outcome of a program: accesses in undefined order, and the result of one run.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use netsum_topo::links::Collective;
 
 use super::check::{Fault, Run, malformed};
 use super::reach::Order;
+use super::sum::Sum;
 use super::{Memory, MemoryLocation};
-
-/// Multiplicity of each rank's values in a sum, by rank and piece of its input.
-type Sum = BTreeMap<(usize, u64), u64>;
 
 impl Run<'_> {
     pub(super) fn races(&self, order: &Order) -> Result<(), Fault> {
@@ -28,19 +26,11 @@ impl Run<'_> {
                 }
             }
         }
-        for ((agent, memory, segment), users) in touched {
-            for (i, &(one, writes)) in users.iter().enumerate() {
-                for &(other, also) in &users[i + 1..] {
-                    if one != other && (writes || also) && !order.ordered(one, other) {
-                        let place =
-                            format!("{memory:?} {} of agent {agent}", self.borders[segment]);
-                        return Err(Fault::Race {
-                            one: self.name(one),
-                            other: self.name(other),
-                            place,
-                        });
-                    }
-                }
+        for ((agent, memory, segment), mut users) in touched {
+            users.sort_unstable_by_key(|&(id, writes)| (order.position(id), writes));
+            if let Some((one, other)) = unordered(&users, order) {
+                let place = format!("{memory:?} {} of agent {agent}", self.borders[segment]);
+                return Err(Fault::Race { one: self.name(one), other: self.name(other), place });
             }
         }
         Ok(())
@@ -54,7 +44,7 @@ impl Run<'_> {
                 let at = self.borders[segment];
                 if self.part.contains(&at) && self.has_at_start(rank, at) {
                     let memory = self.memory(Memory::Input);
-                    held.insert((rank, memory, segment), Sum::from([((rank, at), 1)]));
+                    held.insert((rank, memory, segment), Sum::once(ranks, [rank], at));
                 }
             }
         }
@@ -72,7 +62,8 @@ impl Run<'_> {
                 self.segments(place, step.count).map(value).collect()
             };
             let mut values = match self.sender.get(&id) {
-                Some(send) => carried.get(send).cloned().expect("sends come before receives"),
+                // A message is received once.
+                Some(send) => carried.remove(send).expect("sends come before receives"),
                 None => Vec::new(),
             };
             if step.action.reads() {
@@ -95,7 +86,7 @@ impl Run<'_> {
     }
 
     fn compare(&self, held: &HashMap<(usize, Memory, usize), Sum>) -> Result<(), Fault> {
-        let nothing = Sum::new();
+        let nothing = Sum::nothing();
         let memory = self.memory(Memory::Output);
         for rank in 0..self.program.ranks {
             for segment in 0..self.borders.len() - 1 {
@@ -106,20 +97,10 @@ impl Run<'_> {
                 let Some(expected) = self.expected(rank, at) else { continue };
                 let found = held.get(&(rank, memory, segment)).unwrap_or(&nothing);
                 if *found != expected {
-                    let text = |sum: &Sum| {
-                        let term = |(&(rank, piece), &times): (&(usize, u64), &u64)| {
-                            format!("{times}×rank {rank}[{piece}]")
-                        };
-                        if sum.is_empty() {
-                            "nothing".to_owned()
-                        } else {
-                            sum.iter().map(term).collect::<Vec<_>>().join(" + ")
-                        }
-                    };
                     return Err(Fault::Result {
                         place: format!("piece {at} of rank {rank}"),
-                        found: text(found),
-                        expected: text(&expected),
+                        found: found.to_string(),
+                        expected: expected.to_string(),
                     });
                 }
             }
@@ -129,11 +110,13 @@ impl Run<'_> {
 
     /// The expected result of a rank at a piece; `None` if any value is allowed.
     fn expected(&self, rank: usize, at: u64) -> Option<Sum> {
-        let all = || (0..self.program.ranks).map(|rank| ((rank, at), 1)).collect();
+        let ranks = self.program.ranks;
+        let one = |rank: usize| Sum::once(ranks, [rank], at);
+        let all = || Sum::once(ranks, 0..ranks, at);
         match self.program.collective {
-            Collective::Broadcast { root } => Some(Sum::from([((root, at), 1)])),
+            Collective::Broadcast { root } => Some(one(root)),
             Collective::Reduce { root } => (rank == root).then(all),
-            Collective::Allgather => Some(Sum::from([((self.owner(at), at), 1)])),
+            Collective::Allgather => Some(one(self.owner(at))),
             Collective::ReduceScatter => (rank == self.owner(at)).then(all),
             Collective::Allreduce => Some(all()),
         }
@@ -153,11 +136,31 @@ impl Run<'_> {
     }
 }
 
-fn added(mut values: Vec<Sum>, more: &[Sum]) -> Vec<Sum> {
-    for (value, more) in values.iter_mut().zip(more) {
-        for (&term, &times) in more {
-            *value.entry(term).or_insert(0) += times;
+/// Two accesses to one memory, of which one is a write, that no dependency orders. `users`: steps and whether they
+/// write, in the order of one run.
+///
+/// "Before" is transitive: it is sufficient to compare each write with the write before it and the reads between the two,
+/// and each read with the write before it.
+fn unordered(users: &[(usize, bool)], order: &Order) -> Option<(usize, usize)> {
+    let mut write: Option<usize> = None;
+    let mut reads: Vec<usize> = Vec::new();
+    for &(id, writes) in users {
+        let earlier = write.iter().chain(reads.iter().filter(|_| writes));
+        let fault = earlier.copied().find(|&other| other != id && !order.before(other, id));
+        if let Some(other) = fault {
+            return Some((other, id));
+        }
+        if writes {
+            write = Some(id);
+            reads.clear();
+        } else {
+            reads.push(id);
         }
     }
+    None
+}
+
+fn added(mut values: Vec<Sum>, more: &[Sum]) -> Vec<Sum> {
+    values.iter_mut().zip(more).for_each(|(value, more)| value.add(more));
     values
 }

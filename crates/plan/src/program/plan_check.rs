@@ -1,9 +1,9 @@
 //! The verifier of plans: their programs, and the load of links.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use netsum_topo::Ratio;
 use netsum_topo::links::{LinkGraph, Role, TREE_PLAN_FORMAT, TreePlan};
+use netsum_topo::{Ratio, lcm};
 
 use super::Fault;
 use super::check::check_part;
@@ -23,28 +23,26 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
     if !plan.rate_bps.is_positive() {
         return wrong(format!("rate {} is not positive", plan.rate_bps));
     }
-    let mut capacity: HashMap<(usize, usize), i128> = HashMap::new();
-    for (from, to, link) in graph.arcs() {
-        *capacity.entry((from, to)).or_insert(0) += i128::from(link.rate.0);
-    }
-    let mut load: HashMap<(usize, usize), Ratio> = HashMap::new();
+    let mut links = Links::new(graph);
+    let common = plan.flows.iter().try_fold(1, |all, flow| lcm(all, flow.share.den()));
+    let common = common.ok_or_else(too_fine)?;
     for (index, flow) in plan.flows.iter().enumerate() {
         if flow.root >= names.len() {
             return wrong(format!("flow {index} has a root that is no vertex"));
         }
+        let pieces = flow.share.num().checked_mul(common / flow.share.den());
+        let pieces = pieces.ok_or_else(too_fine)?;
         for way in flow.up.iter().chain(&flow.down) {
             if way.len() < 2 {
                 return wrong(format!("flow {index}: way {way:?} has fewer than two vertices"));
             }
             for pair in way.windows(2) {
-                let arc = (pair[0], pair[1]);
-                if !capacity.contains_key(&arc) {
-                    return wrong(format!("flow {index}: no link {}→{}", arc.0, arc.1));
-                }
-                let sum = load.entry(arc).or_insert(Ratio::ZERO);
-                *sum = sum.checked_add(flow.share).ok_or_else(too_fine)?;
+                let Some(load) = links.load(pair[0], pair[1]) else {
+                    return wrong(format!("flow {index}: no link {}→{}", pair[0], pair[1]));
+                };
+                *load = load.checked_add(pieces).ok_or_else(too_fine)?;
             }
-            let inner = way.get(1..way.len().saturating_sub(1)).unwrap_or(&[]);
+            let inner = &way[1..way.len() - 1];
             if let Some(gpu) = inner.iter().find(|&&v| graph.vertices()[v].role == Role::Gpu) {
                 return wrong(format!(
                     "flow {index}: {} passes data on as if it were a switch",
@@ -56,14 +54,51 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
             return wrong(format!("flow {index}: {problem}"));
         }
     }
-    for (arc, share) in load {
+    for ((from, to), capacity, pieces) in links.all() {
+        let share = Ratio::new(pieces, common);
         let used = share.checked_mul(plan.rate_bps).ok_or_else(too_fine)?;
-        if used > Ratio::new(capacity[&arc], 1) {
-            let (from, to) = (names[arc.0], names[arc.1]);
-            return wrong(format!("{from}→{to} would carry {used} of {} bit/s", capacity[&arc]));
+        if used > Ratio::new(capacity, 1) {
+            let (from, to) = (names[from], names[to]);
+            return wrong(format!("{from}→{to} would carry {used} of {capacity} bit/s"));
         }
     }
     lower_each(plan)?.try_for_each(|(program, part)| check_part(&program, part))
+}
+
+/// Links by their ends, with capacity and load.
+struct Links {
+    /// By sender: receivers in ascending order, capacity, and pieces that cross.
+    from: Vec<Vec<(usize, i128, i128)>>,
+}
+
+impl Links {
+    fn new(graph: &LinkGraph) -> Links {
+        let mut capacity: BTreeMap<(usize, usize), i128> = BTreeMap::new();
+        for (from, to, link) in graph.arcs() {
+            *capacity.entry((from, to)).or_insert(0) += i128::from(link.rate.0);
+        }
+        let mut links = vec![Vec::new(); graph.vertices().len()];
+        for ((from, to), capacity) in capacity {
+            links[from].push((to, capacity, 0));
+        }
+        Links { from: links }
+    }
+
+    /// The load of a link; `None` without a link.
+    fn load(&mut self, from: usize, to: usize) -> Option<&mut i128> {
+        let links = self.from.get_mut(from)?;
+        let at = links.binary_search_by_key(&to, |&(to, ..)| to).ok()?;
+        Some(&mut links[at].2)
+    }
+
+    /// Ends, capacity and load of all links.
+    fn all(&self) -> impl Iterator<Item = ((usize, usize), i128, i128)> {
+        let of = |(from, links): (usize, &Vec<(usize, i128, i128)>)| {
+            let link = move |&(to, capacity, load)| ((from, to), capacity, load);
+            links.iter().map(link).collect::<Vec<_>>()
+        };
+        self.from.iter().enumerate().flat_map(of)
+    }
 }
 
 /// A share or a rate that cannot be added exactly.
