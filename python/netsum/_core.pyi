@@ -353,7 +353,14 @@ def topology(
 ) -> str:
     """A topology as netsum's JSON. source: the text of `file`, or with None the name of a known machine."""
 
-def pack_trees(graph: str, collective: str, method: str, pieces: int) -> str:
+def pack_trees(
+    graph: str,
+    collective: str,
+    method: str,
+    pieces: int,
+    seconds: float | None = None,
+    progress: Callable[[float, float], bool] | None = None,
+) -> str:
     """The best plan for a collective: JSON of `netsum_plan::pack::Report`."""
 
 def pack_front(graph: str, collective: str) -> str:

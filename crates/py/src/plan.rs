@@ -1,10 +1,12 @@
 //! The planner for Python: text in, JSON out.
 
+use std::cell::RefCell;
 use std::fmt::Display;
+use std::time::Duration;
 
 use netsum_plan::pack::{
-    KindCost, Loss, Packed, coarse, cost, explain, front, pack, pack_blink, pack_hybrid,
-    pack_phases, pack_rings, replan, report, without,
+    Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack, pack_blink,
+    pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
 };
 use netsum_plan::picture;
 use netsum_plan::program::{
@@ -44,19 +46,51 @@ pub(crate) fn topology(
 /// The best plan for a collective, as the JSON of `netsum_plan::pack::Report`.
 ///
 /// `graph`: JSON of [`topology`]. `collective`: as in a plan's JSON. `method`: "exact", "blink", "three-phase" or
-/// "rings". `pieces`: shares become multiples of one over this, 0 for exact shares.
+/// "rings". `pieces`: shares become multiples of one over this, 0 for exact shares. `seconds`: how long method "exact"
+/// may search, a fixed amount of work if None. `progress(seconds, reached)`: called about once a second of that search
+/// with the part of the bound that is reached; False ends the search, an exception too.
 #[pyfunction]
+#[pyo3(signature = (graph, collective, method, pieces, seconds=None, progress=None))]
 pub(crate) fn pack_trees(
     py: Python<'_>,
     graph: &str,
     collective: &str,
     method: &str,
     pieces: u64,
+    seconds: Option<f64>,
+    progress: Option<Py<PyAny>>,
 ) -> PyResult<String> {
     let graph = graph_of(graph)?;
     let collective: Collective = serde_json::from_str(collective).map_err(value)?;
-    let packed = py.detach(|| packed(&graph, collective, method, pieces))?;
+    let limit = seconds.map(limit_of).transpose()?;
+    let packed = py.detach(|| {
+        let raised = RefCell::new(None);
+        let watch = |at: Progress| watched(progress.as_ref(), at, &raised);
+        let budget = match limit {
+            Some(limit) => Budget::of_time(limit),
+            None => Budget::standard(graph.gpus().len()),
+        };
+        let found = packed(&graph, collective, method, pieces, &budget.watched(&watch));
+        raised.take().map_or(found, Err)
+    })?;
     Ok(json(&report(&graph, &packed)))
+}
+
+/// Reports progress; whether the search goes on. An exception is kept in `raised`.
+fn watched(progress: Option<&Py<PyAny>>, at: Progress, raised: &RefCell<Option<PyErr>>) -> bool {
+    let Some(progress) = progress else { return true };
+    let told = Python::attach(|py| {
+        progress.call1(py, (at.elapsed.as_secs_f64(), at.reached))?.is_truthy(py)
+    });
+    told.unwrap_or_else(|error| {
+        raised.replace(Some(error));
+        false
+    })
+}
+
+fn limit_of(seconds: f64) -> PyResult<Duration> {
+    let limit = Duration::try_from_secs_f64(seconds).ok().filter(|limit| !limit.is_zero());
+    limit.ok_or_else(|| value(format!("a search of {seconds} s is not possible; give more than 0")))
 }
 
 /// Plans of which none is dominated in rate, number of trees and height: a list of reports.
@@ -175,7 +209,9 @@ pub(crate) fn explain_allreduce(graph: &str, sizes: Vec<f64>) -> PyResult<String
 /// Seconds of an allreduce of `sizes` bytes over the plan of a method, as processes run it, by the cost model.
 #[pyfunction]
 pub(crate) fn estimate_allreduce(graph: &str, method: &str, sizes: Vec<f64>) -> PyResult<Vec<f64>> {
-    let packed = packed(&graph_of(graph)?, Collective::Allreduce, method, 0)?;
+    let graph = graph_of(graph)?;
+    let budget = Budget::standard(graph.gpus().len());
+    let packed = packed(&graph, Collective::Allreduce, method, 0, &budget)?;
     let trees = cost::Trees::of(&packed);
     Ok(sizes.into_iter().map(|size| trees.executed(size).seconds).collect())
 }
@@ -196,9 +232,10 @@ fn packed(
     collective: Collective,
     method: &str,
     pieces: u64,
+    budget: &Budget<'_>,
 ) -> PyResult<Packed> {
     let packed = match method {
-        "exact" => pack(graph, collective),
+        "exact" => pack_within(graph, collective, budget),
         "blink" => pack_blink(graph, collective),
         "three-phase" => pack_phases(graph, collective),
         "rings" if collective == Collective::Allreduce => {

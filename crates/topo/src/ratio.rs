@@ -61,6 +61,11 @@ impl Ratio {
         Some(Ratio { num: a.num.checked_mul(b.num)?, den: a.den.checked_mul(b.den)? })
     }
 
+    /// The quotient; `None` beyond 127 bits, or if `other` is 0.
+    pub fn checked_div(self, other: Ratio) -> Option<Ratio> {
+        (other.num != 0).then(|| Ratio::new(other.den, other.num))?.checked_mul(self)
+    }
+
     /// Whether it is above 0.
     pub fn is_positive(self) -> bool {
         self.num > 0

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from netsum import plan as planner
-from netsum.cli.output import console, print_json
+from netsum.cli.output import console, errors, print_json
 from netsum.launch import Workers
 from netsum.pictures import PictureError, png
 from netsum.plan import PlanError, Selection, topology
@@ -61,6 +61,9 @@ def pack(
     setup: Annotated[
         list[str] | None, typer.Option(help="seconds before a kind of links carries anything, as pcie=0.0001")
     ] = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="how long to search; if not given, 1.5 s of work up to 16 GPUs")
+    ] = None,
     pareto: Annotated[bool, typer.Option("--pareto", help="list what fewer and lower trees cost")] = False,
     out: Annotated[
         Path | None,
@@ -81,7 +84,7 @@ def pack(
             _write(out, found["plan"], graph)
         _print_kinds(found, as_json)
         return
-    report = planner.pack(graph, collective, root, method, pieces)
+    report = _searched(graph, collective, root, method, pieces, seconds)
     if out is not None:
         _write(out, report["plan"], graph)
     if as_json:
@@ -209,13 +212,32 @@ def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: J
     console.print(table)
 
 
+def _searched(
+    graph: dict[str, Any], collective: str, root: int, method: str, pieces: int, seconds: float | None
+) -> dict[str, Any]:
+    """The report of `planner.pack`; on a terminal, a line shows how far a long search is."""
+    if not errors.is_terminal:
+        return planner.pack(graph, collective, root, method, pieces, seconds)
+    with errors.status("searching") as status:
+
+        def show(elapsed: float, reached: float) -> bool:
+            status.update(f"searching for {elapsed:.0f} s: {_part(1 - reached)} % below the bound")
+            return True
+
+        return planner.pack(graph, collective, root, method, pieces, seconds, show)
+
+
 def _print_report(report: dict[str, Any], collective: str) -> None:
     """Rate, bound, proof, trees and the comparison, as text."""
-    sign = "=" if report["optimal"] else "<"
+    sign, gap = ("=", "") if report["optimal"] else ("<", f", {_part(report['gap'])} % below it")
     lines = [
-        f"{collective}: {_rate(report['rate'])} GB/s {sign} bound {_rate(report['bound'])} GB/s"
+        f"{collective}: {_rate(report['rate'])} GB/s {sign} bound {_rate(report['bound'])} GB/s{gap}"
         f"  ({report['rate_units']} of {report['bound_units']} × {_rate(report['unit'])} GB/s)",
         f"proof: {report['proof']}",
+    ]
+    if report["limited"]:
+        lines.append("the search ended at its limit, and there may be better trees: --seconds gives it more time")
+    lines += [
         f"{report['trees']} trees, at most {report['height']} hops high",
     ]
     for line in lines:
@@ -301,6 +323,11 @@ def _write(out: Path, plan: dict[str, Any], graph: dict[str, Any]) -> None:
         raise PlanError(f"{out}: {error}") from None
     except OSError as error:
         raise PlanError(f"{out}: cannot be written: {error}") from error
+
+
+def _part(gap: float) -> str:
+    """A part as a percentage with two digits that say something: 2.3, 0.0041, 2e-10."""
+    return f"{100 * gap:.2g}"
 
 
 def _rate(value: float | None) -> str:

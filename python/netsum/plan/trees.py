@@ -1,6 +1,7 @@
 """Plans: computed, checked and converted by the core."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from netsum.plan.errors import PlanError
@@ -10,19 +11,31 @@ COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"
 
 
 def pack(
-    graph: dict[str, Any], collective: str = "allreduce", root: int = 0, method: str = "exact", pieces: int = 0
+    graph: dict[str, Any],
+    collective: str = "allreduce",
+    root: int = 0,
+    method: str = "exact",
+    pieces: int = 0,
+    seconds: float | None = None,
+    progress: Callable[[float, float], bool] | None = None,
 ) -> dict[str, Any]:
-    """The best trees: `plan`, `rate`, `bound` (GB/s), `optimal`, `proof`, `trees`, `height`, `others`, `loads`.
+    """The best trees: `plan`, `rate`, `bound` (GB/s), `optimal`, `gap`, `proof`, `trees`, `height`, `others`, `loads`.
 
     graph: of `topology`. root: rank, for broadcast and reduce. method: "exact", "blink" for its own method; for
     allreduce also "three-phase" (in servers, between one GPU of each, back) or "rings".
     pieces: shares become multiples of one of so many; 0 for exact shares. PlanError if it cannot be.
+
+    seconds: how long method "exact" may search; by default it does a fixed amount of work, 1.5 s for up to 16 GPUs. If
+    the search ends before it is complete, `limited` is true, and `gap` says how far the rate is below the bound.
+    progress: called about once a second with the time (s) and the part of the bound reached; False ends the search.
     """
     from netsum import _core
 
     with refusals():
         found: dict[str, Any] = json.loads(
-            _core.pack_trees(json.dumps(graph), json.dumps(_collective(collective, root)), method, pieces)
+            _core.pack_trees(
+                json.dumps(graph), json.dumps(_collective(collective, root)), method, pieces, seconds, progress
+            )
         )
         return found
 

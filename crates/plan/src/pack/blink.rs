@@ -8,6 +8,7 @@
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
 
+use super::budget::Budget;
 use super::choice::Choice;
 use super::net::Net;
 use super::packed::{Flow, Packed, bound_for, net_for};
@@ -17,7 +18,7 @@ use super::tree::Tree;
 use crate::error::PackError;
 
 /// Packs as Blink does. Supports broadcast, reduce and allreduce only, and for allreduce links of equal rate in both
-/// directions: its trees have one root or none.
+/// directions: its trees have one root or none. Each of its three parts ends within [`Budget::standard`].
 pub fn pack_blink(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     let bound = bound_for(collective, &net);
@@ -35,15 +36,19 @@ pub fn pack_blink(graph: &LinkGraph, collective: Collective) -> Result<Packed, P
     }
     let search_net =
         if let Collective::Reduce { .. } = collective { net.reversed() } else { net.clone() };
-    let candidates = multiplicative_weights(&search_net, collective);
-    let exact = pack_net(net.clone(), collective, bound, &Choice::Only(candidates.clone()));
+    let budget = || Budget::standard(net.gpus.len());
+    let candidates = multiplicative_weights(&search_net, collective, &budget());
+    let choice = Choice::Only(candidates.clone());
+    let exact = pack_net(net.clone(), collective, bound, &choice, &budget());
+    let budget = budget();
     for parts in 1..=PARTS_MAX {
         let rate = exact.rate * Ratio::from(parts);
         let target = rate.num() / rate.den();
         let least = (exact.rate * Ratio::new(95, 100) * Ratio::from(parts)).to_f64();
         let mut goal = target as i64;
-        while goal as f64 >= least && goal > 0 {
-            if let Some(counts) = few_trees(&search_net, collective, &candidates, goal, parts) {
+        while goal as f64 >= least && goal > 0 && goal <= TREES_MAX && !budget.is_over() {
+            let links = Divided { net: &search_net, collective, parts };
+            if let Some(counts) = few_trees(&links, &candidates, goal, &budget) {
                 let flows = counts.into_iter().map(|(tree, count)| {
                     flow(
                         collective,
@@ -85,8 +90,8 @@ fn rows(net: &Net, collective: Collective) -> Vec<usize> {
 }
 
 /// Candidate trees by Garg and Könemann's algorithm with ε = 0.1, the heaviest first.
-fn multiplicative_weights(net: &Net, collective: Collective) -> Vec<Tree> {
-    let search = Search::new(net);
+fn multiplicative_weights(net: &Net, collective: Collective, budget: &Budget<'_>) -> Vec<Tree> {
+    let search = Search::new(net, budget);
     let row = rows(net, collective);
     let arcs = net.arcs.len() as f64;
     let mut length: Vec<f64> = {
@@ -97,7 +102,7 @@ fn multiplicative_weights(net: &Net, collective: Collective) -> Vec<Tree> {
     for _ in 0..ROUNDS_MAX {
         let total: f64 =
             net.arcs.iter().zip(&length).map(|(arc, length)| arc.cap as f64 * length).sum();
-        if total >= 1.0 {
+        if total >= 1.0 || budget.is_over() && !weights.is_empty() {
             break;
         }
         let longest = length.iter().copied().fold(f64::MIN_POSITIVE, f64::max);
@@ -126,66 +131,84 @@ fn multiplicative_weights(net: &Net, collective: Collective) -> Vec<Tree> {
     weights.into_iter().map(|(tree, _)| tree).collect()
 }
 
-/// Trees with whole counts, `goal` in all, on links divided into `parts`; a depth-first search over the candidates that
-/// gives up after [`NODES_MAX`] steps.
-fn few_trees(
-    net: &Net,
+/// Links that are divided into equal parts.
+struct Divided<'a> {
+    net: &'a Net,
     collective: Collective,
+    parts: i64,
+}
+
+/// Trees with whole counts, `goal` in all, on divided links; a depth-first search over the candidates that gives up
+/// after [`NODES_MAX`] steps, or at the end of the budget.
+fn few_trees(
+    links: &Divided<'_>,
     candidates: &[Tree],
     goal: i64,
-    parts: i64,
+    budget: &Budget<'_>,
 ) -> Option<Vec<(usize, i64)>> {
-    let row = rows(net, collective);
-    let mut free: Vec<i64> = net.arcs.iter().map(|arc| arc.cap * parts).collect();
-    let uses: Vec<Vec<usize>> =
-        candidates.iter().map(|tree| tree.arcs(net).map(|arc| row[arc]).collect()).collect();
-    let mut nodes = 0;
-    let mut chosen = Vec::new();
-    fill(&uses, &mut free, 0, goal, &mut chosen, &mut nodes).then_some(chosen)
-}
-
-fn fill(
-    uses: &[Vec<usize>],
-    free: &mut [i64],
-    first: usize,
-    goal: i64,
-    chosen: &mut Vec<(usize, i64)>,
-    nodes: &mut usize,
-) -> bool {
-    if goal == 0 {
-        return true;
-    }
-    for tree in first..uses.len() {
-        *nodes += 1;
-        if *nodes > NODES_MAX {
-            return false;
-        }
-        let mut most = 0;
-        while most < goal && take(free, &uses[tree]) {
-            most += 1;
-        }
-        // The largest count of a tree comes first, for few trees.
-        for count in (1..=most).rev() {
-            chosen.push((tree, count));
-            if fill(uses, free, tree + 1, goal - count, chosen, nodes) {
-                return true;
+    let row = rows(links.net, links.collective);
+    let uses = |tree: &Tree| -> Vec<(usize, i64)> {
+        let mut uses: Vec<(usize, i64)> = Vec::new();
+        for arc in tree.arcs(links.net).map(|arc| row[arc]) {
+            match uses.iter_mut().find(|(known, _)| *known == arc) {
+                Some((_, times)) => *times += 1,
+                None => uses.push((arc, 1)),
             }
-            chosen.pop();
-            uses[tree].iter().for_each(|&arc| free[arc] += 1);
         }
-    }
-    false
+        uses
+    };
+    let uses: Vec<Vec<(usize, i64)>> = candidates.iter().map(uses).collect();
+    let free = links.net.arcs.iter().map(|arc| arc.cap * links.parts).collect();
+    let mut filling = Filling { uses: &uses, free, nodes: 0, budget };
+    let mut chosen = Vec::new();
+    filling.fill(0, goal, &mut chosen).then_some(chosen)
 }
 
-fn take(free: &mut [i64], uses: &[usize]) -> bool {
-    for (place, &arc) in uses.iter().enumerate() {
-        if free[arc] == 0 {
-            uses[..place].iter().for_each(|&arc| free[arc] += 1);
-            return false;
+/// The search for whole counts.
+struct Filling<'a> {
+    /// By tree, arcs and how often it uses them.
+    uses: &'a [Vec<(usize, i64)>],
+    /// By arc, what is left of it.
+    free: Vec<i64>,
+    nodes: usize,
+    budget: &'a Budget<'a>,
+}
+
+impl Filling<'_> {
+    fn fill(&mut self, first: usize, goal: i64, chosen: &mut Vec<(usize, i64)>) -> bool {
+        if goal == 0 {
+            return true;
         }
-        free[arc] -= 1;
+        for tree in first..self.uses.len() {
+            self.nodes += 1;
+            self.budget.spend(self.uses[tree].len() * USE_WORK);
+            let room = self.uses[tree].iter().map(|&(arc, times)| self.free[arc] / times).min();
+            let most = room.unwrap_or(0).min(goal);
+            self.take(tree, most);
+            // The largest count of a tree comes first, for few trees.
+            for count in (1..=most).rev() {
+                if self.is_over() {
+                    return false;
+                }
+                chosen.push((tree, count));
+                if self.fill(tree + 1, goal - count, chosen) {
+                    return true;
+                }
+                chosen.pop();
+                self.take(tree, -1);
+            }
+        }
+        false
     }
-    true
+
+    /// Takes what so many of a tree use from its arcs.
+    fn take(&mut self, tree: usize, count: i64) {
+        self.uses[tree].iter().for_each(|&(arc, times)| self.free[arc] -= times * count);
+    }
+
+    fn is_over(&self) -> bool {
+        self.nodes > NODES_MAX || self.budget.is_over()
+    }
 }
 
 const EPSILON: f64 = 0.1;
@@ -195,3 +218,7 @@ const ROUNDS_MAX: usize = 20_000;
 /// Blink accepts packings within 5 % of the optimum.
 const PARTS_MAX: i64 = 4;
 const NODES_MAX: usize = 200_000;
+/// More whole trees than this are no fewer than those with fractions.
+const TREES_MAX: i64 = 4096;
+/// Work per arc of a step of the search.
+const USE_WORK: usize = 4;

@@ -27,16 +27,19 @@ pub(super) struct First {
     pub(super) trees: Vec<Tree>,
     /// Trees of equal weight that are already sufficient.
     pub(super) done: Option<Spread>,
+    /// The best trees of equal weight, if they are not.
+    pub(super) best: Option<Spread>,
 }
 
 impl First {
     pub(super) fn of(mut found: Vec<Spread>, enough: Option<Ratio>) -> First {
         if found.last().is_some_and(|best| Some(best.rate()) == enough) {
-            return First { trees: Vec::new(), done: found.pop() };
+            return First { trees: Vec::new(), done: found.pop(), best: None };
         }
+        let best = found.last().cloned();
         let mut trees: Vec<Tree> = found.into_iter().flat_map(|spread| spread.trees).collect();
         trees.sort();
         trees.dedup();
-        First { trees, done: None }
+        First { trees, done: None, best }
     }
 }

@@ -7,8 +7,12 @@ use super::packed::Packed;
 use super::tree::{Hop, Tree};
 
 impl Packed {
-    /// The plan. `graph` is the one that was packed.
+    /// The plan, with [simple](Packed::simple) shares. `graph` is the one that was packed.
     pub fn plan(&self, graph: &LinkGraph) -> TreePlan {
+        self.simple().as_plan(graph)
+    }
+
+    fn as_plan(&self, graph: &LinkGraph) -> TreePlan {
         let rank = |root: usize| self.net.gpus.iter().position(|&gpu| gpu == root);
         let mut flows: Vec<_> = self.flows.iter().collect();
         flows.sort_by_key(|flow| rank(flow.root));
@@ -24,10 +28,23 @@ impl Packed {
             fabric: graph.name().to_owned(),
             vertices: graph.vertices().iter().map(|vertex| vertex.name.clone()).collect(),
             gpus: self.net.gpus.clone(),
-            rate_bps: self.rate * Ratio::new(self.net.unit_bps.into(), 1),
+            rate_bps: written(self.rate, self.net.unit_bps),
             flows: flows.collect(),
         }
     }
+}
+
+/// A rate of so many units in bits per second, with parts that plans can hold; rounded down if it has others.
+pub(super) fn written(rate: Ratio, unit_bps: u64) -> Ratio {
+    let unit = Ratio::new(unit_bps.into(), 1);
+    let fits = |rate: &Ratio| rate.num().max(rate.den()) <= i64::MAX.into();
+    let exact = rate.checked_mul(unit).filter(fits);
+    exact.unwrap_or_else(|| {
+        let bps = rate.to_f64() * unit_bps as f64;
+        // Below the rounding error of the product, and a whole number of a fraction that leaves it below 2⁶².
+        let parts = 1i128 << (60 - (bps.log2().ceil() as i32).clamp(0, 60));
+        Ratio::new((bps * (1.0 - ROUNDING) * parts as f64).floor() as i128, parts)
+    })
 }
 
 fn downward(tree: &Tree) -> Vec<Vec<usize>> {
@@ -43,3 +60,6 @@ fn upward(tree: &Tree) -> Vec<Vec<usize>> {
 fn way(hop: &Hop) -> Vec<usize> {
     [hop.from].into_iter().chain(hop.via.iter().copied()).chain([hop.to]).collect()
 }
+
+/// More than the relative error of a few operations in floating point.
+const ROUNDING: f64 = 1e-15;

@@ -1,30 +1,31 @@
 //! The trade-off between rate, number of trees and height.
 
-use netsum_topo::Ratio;
-
+use super::budget::Budget;
 use super::choice::Choice;
-use super::packed::{Flow, Packed, fit};
+use super::packed::{Flow, Packed};
 use super::packing::pack_net;
+use super::shares::rounded;
 use super::tree::Tree;
 
 /// Packings of which none is dominated in rate, number of trees and height; the best rate first. The first has the
 /// optimal rate of `best`; for the others it is not proven that no better one exists (low trees come from a greedy
-/// search, few trees from leaving out the lightest).
+/// search, few trees from leaving out the lightest; all of it within four times [`Budget::standard`]).
 pub fn front(best: &Packed) -> Vec<Packed> {
     let mut found = vec![best.clone()];
+    let gpus = best.net.gpus.len();
+    let budget = Budget::standard(2 * gpus);
     for height in 1..=best.height() {
-        let low = pack_net(
-            best.net.clone(),
-            best.collective,
-            best.bound.clone(),
-            &Choice::Height(height),
-        );
+        if budget.is_over() {
+            break;
+        }
+        let choice = Choice::Height(height);
+        let low = pack_net(best.net.clone(), best.collective, best.bound.clone(), &choice, &budget);
         // Nothing can be packed if some root has no tree this low.
         if low.rate.is_positive() {
-            found.extend(fewer(&low));
+            found.extend(fewer(&low, &Budget::standard(gpus)));
         }
     }
-    found.extend(fewer(best));
+    found.extend(fewer(best, &Budget::standard(gpus)));
     found.sort_by_key(|packed| {
         (std::cmp::Reverse(packed.rate), packed.flows.len(), packed.height())
     });
@@ -41,10 +42,10 @@ pub fn front(best: &Packed) -> Vec<Packed> {
 }
 
 /// `packed`, and its variants with ever fewer trees.
-fn fewer(packed: &Packed) -> Vec<Packed> {
+fn fewer(packed: &Packed, budget: &Budget<'_>) -> Vec<Packed> {
     let mut found = vec![packed.clone()];
     let mut flows = packed.flows.clone();
-    while flows.len() > 1 {
+    while flows.len() > 1 && !budget.is_over() {
         let lightest = (0..flows.len()).min_by_key(|&f| flows[f].weight).expect("there are flows");
         flows.remove(lightest);
         let trees: Vec<Tree> =
@@ -54,12 +55,9 @@ fn fewer(packed: &Packed) -> Vec<Packed> {
         if !flows.iter().all(one_tree) {
             break;
         }
-        let less = pack_net(
-            packed.net.clone(),
-            packed.collective,
-            packed.bound.clone(),
-            &Choice::Only(trees),
-        );
+        let choice = Choice::Only(trees);
+        let (net, bound) = (packed.net.clone(), packed.bound.clone());
+        let less = pack_net(net, packed.collective, bound, &choice, budget);
         if !less.rate.is_positive() {
             break;
         }
@@ -75,50 +73,8 @@ fn fewer(packed: &Packed) -> Vec<Packed> {
 /// `None` if there are more trees than pieces (per root, for sharded collectives).
 pub fn coarse(packed: &Packed, pieces: u64) -> Option<Packed> {
     let Packed { net, collective, bound, .. } = packed;
-    let even = pack_net(net.clone(), *collective, bound.clone(), &Choice::Spread);
+    let budget = Budget::standard(net.gpus.len());
+    let even = pack_net(net.clone(), *collective, bound.clone(), &Choice::Spread, &budget);
     let both = [packed, &even].into_iter().filter_map(|packed| rounded(packed, pieces));
     both.reduce(|one, other| if other.rate > one.rate { other } else { one })
-}
-
-fn rounded(packed: &Packed, pieces: u64) -> Option<Packed> {
-    let mut flows: Vec<Flow> = Vec::new();
-    let sharded = matches!(
-        packed.collective,
-        netsum_topo::links::Collective::Allgather | netsum_topo::links::Collective::ReduceScatter
-    );
-    let groups: Vec<Vec<&Flow>> = if sharded {
-        let of = |&root: &usize| packed.flows.iter().filter(|flow| flow.root == root).collect();
-        packed.net.gpus.iter().map(of).collect()
-    } else {
-        vec![packed.flows.iter().collect()]
-    };
-    let each = pieces / groups.len() as u64;
-    for group in &groups {
-        let total: Ratio = group.iter().map(|flow| flow.weight).sum();
-        let exact = |flow: &Flow| flow.weight / total * Ratio::new(each.into(), 1);
-        let mut whole: Vec<i128> = group
-            .iter()
-            .map(|flow| {
-                let exact = exact(flow);
-                exact.num() / exact.den()
-            })
-            .collect();
-        // The largest remainders get the rest.
-        let mut order: Vec<usize> = (0..group.len()).collect();
-        order.sort_by_key(|&i| std::cmp::Reverse(exact(group[i]) - Ratio::new(whole[i], 1)));
-        let left = i128::from(each) - whole.iter().sum::<i128>();
-        for &i in order.iter().cycle().take(left as usize) {
-            whole[i] += 1;
-        }
-        for (flow, pieces) in group.iter().zip(whole).filter(|(_, pieces)| *pieces > 0) {
-            flows.push(Flow { weight: Ratio::new(pieces, 1), ..(*flow).clone() });
-        }
-    }
-    if each == 0 || flows.is_empty() {
-        return None;
-    }
-    let total: Ratio = flows.iter().map(|flow| flow.weight).sum();
-    let rate = total * fit(&packed.net, &flows)?;
-    flows.iter_mut().for_each(|flow| flow.weight = flow.weight / total * rate);
-    Some(Packed { flows, rate, ..packed.clone() })
 }

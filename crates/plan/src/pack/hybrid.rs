@@ -4,13 +4,16 @@
 //! kind i carries Bᵢ·(T − Tᵢ). For NVLink (T = 0) and PCIe that is Blink's (MLSys 2020)
 //! D_PCIe = D·B_P/(B_P + B_N) − T_P·B_P·B_N/(B_P + B_N), and PCIe only from D > T_P·B_N on.
 
-use netsum_topo::Ratio;
 use netsum_topo::links::{
     Collective, LinkGraph, LinkKind, PlannedFlow, TREE_PLAN_FORMAT, TreePlan,
 };
+use netsum_topo::{Ratio, lcm};
 use serde::Serialize;
 
+use super::convert::written;
+use super::packed::Packed;
 use super::packing::pack;
+use super::shares::rounded;
 use crate::error::PackError;
 
 /// A kind of links and its set-up time.
@@ -82,7 +85,7 @@ pub fn pack_hybrid(
         match graph.only(&[cost.kind]) {
             Ok(part) => {
                 let packed = pack(&part, collective)?;
-                found.push((*cost, packed.rate_bps() / 8.0, packed.plan(&part)));
+                found.push((*cost, packed, part));
             }
             Err(error) => refused = Some(error),
         }
@@ -91,19 +94,34 @@ pub fn pack_hybrid(
         return Err(refused.map_or(PackError::FewGpus { found: 0 }, PackError::from));
     }
     let classes: Vec<(f64, f64)> =
-        found.iter().map(|(cost, rate, _)| (*rate, cost.setup)).collect();
+        found.iter().map(|(cost, packed, _)| (packed.rate_bps() / 8.0, cost.setup)).collect();
     let (amounts, seconds) = split(&classes, bytes);
     let alone = classes.iter().map(|(rate, setup)| setup + bytes / rate);
-    let part = |((cost, rate, _), &bytes): (&(KindCost, f64, TreePlan), &f64)| Part {
+    let part = |((cost, packed, _), &bytes): (&(KindCost, Packed, LinkGraph), &f64)| Part {
         kind: cost.kind,
         setup: cost.setup,
-        rate: rate / 1e9,
+        rate: packed.rate_bps() / 8e9,
         bytes,
     };
     let parts = found.iter().zip(&amounts).map(part).collect();
     let alone_seconds = alone.fold(f64::INFINITY, f64::min);
-    let plans: Vec<TreePlan> = found.into_iter().map(|(_, _, plan)| plan).collect();
-    Ok(Hybrid { parts, seconds, alone_seconds, plan: merged(graph, &plans, &amounts, bytes) })
+    let plans: Vec<TreePlan> = found.iter().map(|(_, packed, part)| packed.plan(part)).collect();
+    let mut plan = merged(graph, &plans, &amounts, bytes);
+    if common(&plan).is_none() {
+        let coarse = |(_, packed, part): &(KindCost, Packed, LinkGraph)| {
+            Some(rounded(packed, PART_SHARES)?.plan(part))
+        };
+        let plans: Option<Vec<TreePlan>> = found.iter().map(coarse).collect();
+        plan = merged(graph, &plans.expect("more shares than GPUs"), &amounts, bytes);
+    }
+    Ok(Hybrid { parts, seconds, alone_seconds, plan })
+}
+
+/// The common denominator of all shares, if plans can hold it.
+fn common(plan: &TreePlan) -> Option<i128> {
+    let mut shares = plan.flows.iter().map(|flow| flow.share.den());
+    let start = plan.gpus.len() as i128;
+    shares.try_fold(start, |all, den| lcm(all, den).filter(|&all| all < COMMON_MAX))
 }
 
 /// The plans of parts of the graph as one, each with its share of the buffer.
@@ -130,7 +148,7 @@ fn merged(graph: &LinkGraph, plans: &[TreePlan], amounts: &[f64], bytes: f64) ->
             up: moved(&flow.up),
             down: moved(&flow.down),
         }));
-        let allowed = plan.rate_bps / share;
+        let allowed = written(plan.rate_bps / share, 1);
         rate = Some(rate.map_or(allowed, |rate| rate.min(allowed)));
     }
     let gpus = graph.gpus();
@@ -147,3 +165,6 @@ fn merged(graph: &LinkGraph, plans: &[TreePlan], amounts: &[f64], bytes: f64) ->
 }
 
 const SHARES: i128 = 1 << 12;
+/// Shares of the trees of one kind, if their exact ones are too fine together.
+const PART_SHARES: u64 = 1 << 24;
+const COMMON_MAX: i128 = 1 << 62;

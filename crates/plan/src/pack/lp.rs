@@ -7,6 +7,7 @@
 
 use netsum_topo::{Ratio, lcm};
 
+use super::budget::Budget;
 use super::modular;
 
 /// One way to use resources.
@@ -114,7 +115,7 @@ impl Master {
         &self.columns
     }
 
-    /// Improves until pricing finds nothing, or `enough` is reached (an upper bound).
+    /// Improves until pricing finds nothing, `enough` is reached (an upper bound), or the budget ends.
     ///
     /// Most of many optimal bases have weights with small denominators: if the first has not, others are searched among
     /// the existing columns.
@@ -124,21 +125,22 @@ impl Master {
     pub fn solve(
         &mut self,
         enough: Option<Ratio>,
+        budget: &Budget<'_>,
         price: &mut dyn FnMut(&[i64], i64) -> Vec<Column>,
     ) -> Packing {
-        let mut packing = self.search(enough, price);
+        let mut packing = self.search(enough, budget, price);
         let most = enough.unwrap_or(packing.dual);
         let optimal = packing.value.to_f64() >= most.to_f64() * (1.0 - 1e-3);
         let resets = if optimal && self.limits.len() <= RESET_ROWS_MAX { RESETS } else { 0 };
         for number in 1..=resets {
             let tried = number > RESETS_FOR_FINER && self.limits.len() > ROWS_FEW;
-            let fine = packing.common() <= COMMON_GOOD || tried;
-            if packing.value == most && fine {
+            let fine = packing.common() <= if tried { COMMON_FIT } else { COMMON_GOOD };
+            if packing.value == most && fine || budget.is_over() {
                 break;
             }
             self.reset(number);
-            self.optimise();
-            let other = self.exact();
+            self.optimise(budget);
+            let other = self.exact(budget);
             let finer = other.value == packing.value && other.common() < packing.common();
             if other.value > packing.value || finer {
                 packing.weights = other.weights;
@@ -151,13 +153,20 @@ impl Master {
     fn search(
         &mut self,
         enough: Option<Ratio>,
+        budget: &Budget<'_>,
         price: &mut dyn FnMut(&[i64], i64) -> Vec<Column>,
     ) -> Packing {
         let target = enough.map(|rate| rate.to_f64() * (1.0 - 1e-9));
         for _ in 0..ROUNDS_MAX {
-            self.optimise();
+            self.optimise(budget);
+            if budget.is_over() {
+                break;
+            }
+            if let Some(enough) = enough {
+                budget.note(self.value() / enough.to_f64());
+            }
             if target.is_some_and(|target| self.value() >= target) {
-                let packing = self.exact();
+                let packing = self.exact(budget);
                 if enough == Some(packing.value) {
                     return packing;
                 }
@@ -169,11 +178,12 @@ impl Master {
             // Rounded prices cannot distinguish a real gain below this from none.
             found.retain(|column| self.reduced(column, &prices) > TOLERANCE);
             if found.is_empty() {
-                let mut packing = self.exact();
+                let mut packing = self.exact(budget);
                 let Some((exact, one)) = in_common(&packing.prices) else { return packing };
                 let better = price(&exact, one);
                 if better.is_empty() {
-                    packing.proven = true;
+                    // A search that ended early has not seen every column.
+                    packing.proven = !budget.is_over();
                     return packing;
                 }
                 found = better;
@@ -193,12 +203,18 @@ impl Master {
                 self.add(column);
             });
         }
-        self.exact()
+        self.exact(budget)
     }
 
     /// The simplex method over the existing columns.
-    pub fn optimise(&mut self) {
+    pub fn optimise(&mut self, budget: &Budget<'_>) {
+        let m = self.limits.len();
+        let entries: usize = self.columns.iter().map(|column| column.uses.len()).sum();
         for _ in 0..PIVOTS_MAX {
+            budget.spend(m * m + entries);
+            if budget.is_over() {
+                return;
+            }
             let prices = self.prices();
             let (mut best, mut entering) = (TINY, None);
             for (c, column) in self.columns.iter().enumerate() {
@@ -310,7 +326,7 @@ impl Master {
 
     /// Weights and prices of the present basis as fractions, checked; weights that cannot be computed exactly are
     /// rounded down.
-    fn exact(&self) -> Packing {
+    fn exact(&self, budget: &Budget<'_>) -> Packing {
         let m = self.limits.len();
         let columns: Vec<usize> = self
             .basis
@@ -335,6 +351,7 @@ impl Master {
         let limits: Vec<i64> = tight.iter().map(|&i| self.limits[i]).collect();
         let gains: Vec<i64> = columns.iter().map(|&c| self.columns[c].gain).collect();
         let transposed: Vec<i64> = (0..k * k).map(|at| matrix[at % k * k + at / k]).collect();
+        budget.spend(k * k * EXACT_WORK);
         let weights = modular::solve(&matrix, &limits, k)
             .map(|found| columns.iter().copied().zip(found).collect::<Vec<_>>())
             .filter(|weights| self.feasible(weights))
@@ -438,6 +455,10 @@ const ROUNDS_MAX: usize = 5_000;
 const RESETS: u64 = 16;
 /// Executors can divide buffers into this many pieces.
 const COMMON_GOOD: i128 = 1 << 12;
+/// Plans write shares with denominators up to this; with larger ones they are rounded.
+const COMMON_FIT: i128 = 1 << 40;
+/// Work of an exact solution per entry of the matrix, most of which are 0.
+const EXACT_WORK: usize = 256;
 /// The number if a finer solution is the only purpose, on programmes with more than a few rows.
 const RESETS_FOR_FINER: u64 = 2;
 const ROWS_FEW: usize = 64;

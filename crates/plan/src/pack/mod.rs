@@ -3,6 +3,7 @@
 mod baseline;
 mod blink;
 mod bound;
+mod budget;
 mod choice;
 mod convert;
 pub mod cost;
@@ -22,17 +23,19 @@ mod rails;
 mod report;
 mod search;
 mod servers;
+mod shares;
 mod spread;
 mod tree;
 
 pub use baseline::{Baselines, pack_rings};
 pub use blink::pack_blink;
 pub use bound::{ArcLength, Bound, Certificate, gbytes};
+pub use budget::{Budget, Progress};
 pub use front::{coarse, front};
 pub use hybrid::{Hybrid, KindCost, Part, pack_hybrid, split};
 pub use losses::{Loss, Replanned, replan, without};
 pub use net::{Arc, Net, servers};
 pub use packed::{Flow, Packed};
-pub use packing::{bound, pack, pack_phases};
+pub use packing::{bound, pack, pack_phases, pack_within};
 pub use report::{Choice, Explanation, Report, explain, report};
 pub use tree::{Hop, Tree};

@@ -2,6 +2,7 @@
 
 use netsum_topo::Ratio;
 
+use super::budget::Budget;
 use super::choice::{Choice, First};
 use super::net::Net;
 use super::phases::Phases;
@@ -15,11 +16,12 @@ pub(super) struct Offers<'a> {
     net: &'a Net,
     search: Search<'a>,
     choice: &'a Choice,
+    budget: &'a Budget<'a>,
 }
 
 impl<'a> Offers<'a> {
-    pub(super) fn new(net: &'a Net, choice: &'a Choice) -> Offers<'a> {
-        Offers { net, search: Search::new(net), choice }
+    pub(super) fn new(net: &'a Net, choice: &'a Choice, budget: &'a Budget<'a>) -> Offers<'a> {
+        Offers { net, search: Search::new(net, budget), choice, budget }
     }
 
     /// Whether finding no tree proves that there is none.
@@ -35,10 +37,14 @@ impl<'a> Offers<'a> {
             }
             Choice::Spread => {
                 let mut found = self.spread(row, roots, enough, Effort::Much);
-                return First { trees: Vec::new(), done: found.pop() };
+                return First { trees: Vec::new(), done: found.pop(), best: None };
             }
-            Choice::Only(trees) => return First { trees: trees.clone(), done: None },
-            Choice::Phases(servers) => return Phases::new(self.net, servers).first(roots, row),
+            Choice::Only(trees) => {
+                return First { trees: trees.clone(), done: None, best: None };
+            }
+            Choice::Phases(servers) => {
+                return Phases::new(self.net, servers, self.budget).first(roots, row);
+            }
             Choice::Height(height) => *height,
         };
         let mut load = vec![0i64; self.net.arcs.len()];
@@ -55,7 +61,7 @@ impl<'a> Offers<'a> {
         }
         found.sort();
         found.dedup();
-        First { trees: found, done: None }
+        First { trees: found, done: None, best: None }
     }
 
     /// Trees that share few links; along chains of servers, if that is better. The best comes last.
@@ -66,10 +72,10 @@ impl<'a> Offers<'a> {
         enough: Option<Ratio>,
         effort: Effort,
     ) -> Vec<Spread> {
-        let mut found = spread(self.net, row, roots, enough, effort);
+        let mut found = spread(self.net, row, roots, enough, effort, self.budget);
         let best = found.last().map(Spread::rate);
         if best.is_none_or(|best| enough.is_none_or(|enough| best < enough)) {
-            let chained = rails(self.net, row, roots);
+            let chained = rails(self.net, row, roots, self.budget);
             found.extend(chained.filter(|chained| best.is_none_or(|best| best < chained.rate())));
         }
         found
@@ -93,7 +99,9 @@ impl<'a> Offers<'a> {
                 let trees = self.low(lengths, &roots, *height);
                 trees.into_iter().min_by_key(|(_, total)| *total)
             }
-            Choice::Phases(servers) => Some(Phases::new(self.net, servers).shortest(lengths)),
+            Choice::Phases(servers) => {
+                Some(Phases::new(self.net, servers, self.budget).shortest(lengths))
+            }
             Choice::Only(_) | Choice::Spread => None,
         }
     }

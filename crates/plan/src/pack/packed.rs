@@ -34,12 +34,20 @@ pub struct Packed {
     pub rate: Ratio,
     /// Upper bound for all algorithms. `None` if neither a cut nor the programme gave a proof.
     pub bound: Option<Bound>,
+    /// Whether the search ended at its budget, before it knew whether there are better trees.
+    pub limited: bool,
 }
 
 impl Packed {
     /// algbw in bits per second.
     pub fn rate_bps(&self) -> f64 {
         self.rate.to_f64() * self.net.unit_bps as f64
+    }
+
+    /// How far the rate is below its bound, as a part of the bound; 0 if the trees are optimal.
+    pub fn gap(&self) -> f64 {
+        let bound = self.bound.as_ref().map_or(self.rate, |bound| bound.rate);
+        1.0 - self.rate.to_f64() / bound.to_f64()
     }
 
     /// Number of hops of the tallest tree.

@@ -3,6 +3,7 @@
 use netsum_topo::links::{Collective, LinkGraph};
 
 use super::bound::Bound;
+use super::budget::Budget;
 use super::choice::Choice;
 use super::net::Net;
 use super::packed::{EXACT_GPUS_MAX, GPUS_MAX, Packed, bound_for, net_for};
@@ -19,8 +20,19 @@ pub fn bound(graph: &LinkGraph, collective: Collective) -> Result<(Net, Option<B
     Ok((net, bound))
 }
 
-/// The best trees for a collective. Beyond [`EXACT_GPUS_MAX`] GPUs, good trees; the bound shows how good.
+/// The best trees for a collective, within [`Budget::standard`]. Beyond [`EXACT_GPUS_MAX`] GPUs, good trees; the bound
+/// shows how good.
 pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackError> {
+    pack_within(graph, collective, &Budget::standard(graph.gpus().len()))
+}
+
+/// The same within any budget. If it ends, [`Packed::limited`] is set: the trees are valid, and at most as much below
+/// the best ones as their rate is below the bound.
+pub fn pack_within(
+    graph: &LinkGraph,
+    collective: Collective,
+    budget: &Budget<'_>,
+) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
     if net.gpus.len() > GPUS_MAX {
         return Err(PackError::Size {
@@ -32,7 +44,7 @@ pub fn pack(graph: &LinkGraph, collective: Collective) -> Result<Packed, PackErr
     }
     let bound = bound_for(collective, &net);
     let choice = if net.gpus.len() > EXACT_GPUS_MAX { Choice::Spread } else { Choice::All };
-    Ok(pack_net(net, collective, bound, &choice))
+    Ok(pack_net(net, collective, bound, &choice, budget))
 }
 
 /// The best packing of some trees. `bound`: a known bound at which to stop.
@@ -41,24 +53,27 @@ pub(super) fn pack_net(
     collective: Collective,
     bound: Option<Bound>,
     choice: &Choice,
+    budget: &Budget<'_>,
 ) -> Packed {
     let enough = bound.as_ref().map(|bound| bound.rate);
     let found = match collective {
-        Collective::Broadcast { root } => rooted(&net, net.gpus[root], enough, choice),
+        Collective::Broadcast { root } => rooted(&net, net.gpus[root], enough, choice, budget),
         Collective::Reduce { root } => {
-            turned(rooted(&net.reversed(), net.gpus[root], enough, choice))
+            turned(rooted(&net.reversed(), net.gpus[root], enough, choice, budget))
         }
-        Collective::Allgather => sharded(&net, enough, choice),
-        Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice)),
-        Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice),
-        Collective::Allreduce => lopsided(&net, enough, choice),
+        Collective::Allgather => sharded(&net, enough, choice, budget),
+        Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice, budget)),
+        Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice, budget),
+        Collective::Allreduce => lopsided(&net, enough, choice, budget),
     };
     let rate = found.flows.iter().map(|flow| flow.weight).sum();
     let bound = match (bound, found.bound) {
         (Some(cut), Some(dual)) if dual.rate < cut.rate => Some(dual),
         (cut, dual) => cut.or(dual),
     };
-    Packed { collective, net, flows: found.flows, rate, bound }
+    let reached = bound.as_ref().is_some_and(|bound| bound.rate == rate);
+    let limited = budget.is_over() && !reached;
+    Packed { collective, net, flows: found.flows, rate, bound, limited }
 }
 
 /// Three-phase trees for an allreduce: the best ones for up to 128 GPUs.
@@ -90,5 +105,6 @@ pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, 
     }
     let locals = net.servers.iter().map(|group| Local::new(&net, group)).collect();
     let bound = bound_for(collective, &net);
-    Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals })))
+    let budget = Budget::standard(net.gpus.len());
+    Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals }), &budget))
 }

@@ -9,6 +9,7 @@
 use netsum_topo::Ratio;
 
 use super::baseline::rings;
+use super::budget::Budget;
 use super::choice::First;
 use super::net::Net;
 use super::packed::EXACT_GPUS_MAX;
@@ -26,8 +27,8 @@ pub(super) struct Phases<'a> {
 }
 
 impl<'a> Phases<'a> {
-    pub(super) fn new(net: &'a Net, servers: &'a Servers) -> Phases<'a> {
-        let search = |local: &'a Local| (local, Search::new(&local.net));
+    pub(super) fn new(net: &'a Net, servers: &'a Servers, budget: &'a Budget<'a>) -> Phases<'a> {
+        let search = |local: &'a Local| (local, Search::new(&local.net, budget));
         let mut is_gpu = vec![false; net.n];
         net.gpus.iter().for_each(|&gpu| is_gpu[gpu] = true);
         let locals = servers.locals.iter().map(search).collect();
@@ -62,11 +63,12 @@ impl<'a> Phases<'a> {
             let used = self.net.arcs.iter().zip(&load).filter(|(_, load)| **load > 0);
             let weight = used.map(|(arc, &load)| Ratio::new(arc.cap.into(), load.into())).min();
             let weight = weight.expect("trees have arcs");
-            return First { trees: Vec::new(), done: Some(Spread { trees: last, weight }) };
+            let done = Some(Spread { trees: last, weight });
+            return First { trees: Vec::new(), done, best: None };
         }
         all.sort();
         all.dedup();
-        First { trees: all, done: None }
+        First { trees: all, done: None, best: None }
     }
 
     /// The shortest tree under lengths that are equal in both directions; with its length.
@@ -133,16 +135,17 @@ pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
     }
     let mut load = vec![Ratio::ZERO; net.arcs.len()];
     // Data goes round a ring of n twice with 1/n of it each, half of it in each orientation.
-    let each = |count: usize, rings: usize| Ratio::new(count as i128 - 1, (count * rings) as i128);
+    let each = |count: usize| Ratio::new(count as i128 - 1, count as i128);
     for local in &locals {
-        let (rings, _) = rings(&local.net);
+        let rings = rings(&local.net);
         if rings.is_empty() {
             return None;
         }
         let closure = Closure::of_gpus(&local.net);
+        let all: Ratio = rings.iter().map(|ring| ring.rate).sum();
         for ring in &rings {
-            let arcs = around(&local.net, &closure, ring)?;
-            let each = each(size, rings.len());
+            let arcs = around(&local.net, &closure, &ring.ranks)?;
+            let each = each(size) * (ring.rate / all);
             arcs.iter().map(|&arc| local.arcs[arc]).for_each(|arc| load[arc] = load[arc] + each);
         }
     }
@@ -151,7 +154,7 @@ pub(super) fn hierarchical_rings(net: &Net) -> Option<Ratio> {
     for place in 0..size {
         let at = |local: &Local| rank(local.vertices[local.net.gpus[place]]);
         let ring: Vec<usize> = locals.iter().map(at).collect();
-        let each = each(locals.len(), size);
+        let each = each(locals.len()) / Ratio::from(size as i64);
         around(net, &closure, &ring)?.iter().for_each(|&arc| load[arc] = load[arc] + each);
     }
     let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());

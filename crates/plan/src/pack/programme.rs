@@ -3,6 +3,7 @@
 use netsum_topo::Ratio;
 
 use super::bound::{ArcLength, Bound, Certificate};
+use super::budget::Budget;
 use super::choice::{Choice, First};
 use super::lp::{Column, Master, Packing};
 use super::net::Net;
@@ -51,13 +52,14 @@ impl<'a> Book<'a> {
     fn solve(
         &mut self,
         enough: Option<Ratio>,
+        budget: &Budget<'_>,
         mut price: impl FnMut(&[i64], i64) -> Vec<(Tree, Column)>,
     ) -> Packing {
         let Book { master, trees, .. } = self;
         // The master keeps only some of the offered columns: trees are found again by their column.
         let mut offered: Vec<(Tree, Column)> = Vec::new();
         let known = master.columns().len();
-        let packing = master.solve(enough, &mut |lengths, one| {
+        let packing = master.solve(enough, budget, &mut |lengths, one| {
             let lengths: Vec<i64> = lengths.iter().map(|&length| length.max(0)).collect();
             let found = price(&lengths, one);
             let columns = found.iter().map(|(_, column)| column.clone()).collect();
@@ -134,9 +136,22 @@ fn equal(spread: Spread, flow: impl Fn(Tree, Ratio) -> Flow) -> Found {
     Found { flows, bound: None }
 }
 
+fn rate(flows: &[Flow]) -> Ratio {
+    flows.iter().map(|flow| flow.weight).sum()
+}
+
+/// `found`, or the initial trees if the search ended before it had better ones.
+fn or_first(found: Found, first: Option<Found>) -> Found {
+    match first {
+        Some(first) if rate(&first.flows) > rate(&found.flows) => {
+            Found { bound: found.bound, ..first }
+        }
+        _ => found,
+    }
+}
+
 /// `found`, or well-spread trees in one direction that are used in both, if these are better.
 fn better_halves(net: &Net, offers: &Offers, found: Found, enough: Option<Ratio>) -> Found {
-    let rate = |flows: &[Flow]| flows.iter().map(|flow| flow.weight).sum::<Ratio>();
     if enough == Some(rate(&found.flows)) {
         return found;
     }
@@ -162,8 +177,14 @@ fn one_of_each(net: &Net, up: &Spread, down: &Spread) -> Found {
 }
 
 /// Broadcast: trees from one root, one row per arc.
-pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Choice) -> Found {
-    let offers = Offers::new(net, choice);
+pub(super) fn rooted(
+    net: &Net,
+    root: usize,
+    enough: Option<Ratio>,
+    choice: &Choice,
+    budget: &Budget<'_>,
+) -> Found {
+    let offers = Offers::new(net, choice, budget);
     let down = |tree: Tree, weight: Ratio| Flow { weight, root, up: None, down: Some(tree) };
     let first = offers.first(&[root; SLOTS], &own_rows(net), enough);
     if let Some(done) = first.done {
@@ -174,7 +195,7 @@ pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Cho
         let column = Column { gain: 1, uses: uses(net, &tree, |arc| arc, &[]) };
         book.add(Some(tree), column);
     }
-    let packing = book.solve(enough, |lengths, one| {
+    let packing = book.solve(enough, budget, |lengths, one| {
         let trees = offers.directed(lengths, &[root]).into_iter();
         let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| arc, &[]) };
         let worth = trees.filter(|(_, total)| *total < one);
@@ -182,20 +203,23 @@ pub(super) fn rooted(net: &Net, root: usize, enough: Option<Ratio>, choice: &Cho
     });
     let tree = |c: usize| book.trees[c].clone().expect("all columns are trees");
     let flows = packing.weights.iter().map(|&(c, weight)| down(tree(c), weight)).collect();
-    Found { flows, bound: book.bound(&packing, |row| vec![row]).filter(|_| offers.complete()) }
+    let bound = book.bound(&packing, |row| vec![row]).filter(|_| offers.complete());
+    or_first(Found { flows, bound }, first.best.map(|best| equal(best, down)))
 }
 
 /// All-gather: the trees of every root share one rate x; rows of arcs, then of roots.
-pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
-    let offers = Offers::new(net, choice);
+pub(super) fn sharded(
+    net: &Net,
+    enough: Option<Ratio>,
+    choice: &Choice,
+    budget: &Budget<'_>,
+) -> Found {
+    let offers = Offers::new(net, choice, budget);
+    let down =
+        |tree: Tree, weight: Ratio| Flow { weight, root: tree.root, up: None, down: Some(tree) };
     let first = offers.first(&net.gpus, &own_rows(net), enough);
     if let Some(done) = first.done {
-        return equal(done, |tree, weight| Flow {
-            weight,
-            root: tree.root,
-            up: None,
-            down: Some(tree),
-        });
+        return equal(done, down);
     }
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
@@ -213,7 +237,7 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Foun
         let column = column(&tree);
         book.add(Some(tree), column);
     }
-    let packing = book.solve(enough, |lengths, _| {
+    let packing = book.solve(enough, budget, |lengths, _| {
         let trees = offers.directed(&lengths[..arcs], &net.gpus);
         let worth =
             trees.into_iter().filter(|(tree, total)| *total < lengths[arcs + rank(tree.root)]);
@@ -241,11 +265,17 @@ pub(super) fn sharded(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Foun
         }
     }
     let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
-    Found { flows, bound: bound.filter(|_| offers.complete()) }
+    let found = Found { flows, bound: bound.filter(|_| offers.complete()) };
+    or_first(found, first.best.map(|best| equal(best, down)))
 }
 
 /// Allreduce with equal rates in both directions: undirected trees, each used up and down; one row per pair of arcs.
-pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
+pub(super) fn both_ways(
+    net: &Net,
+    enough: Option<Ratio>,
+    choice: &Choice,
+    budget: &Budget<'_>,
+) -> Found {
     let mirror = net.mirror.as_ref().expect("the caller looked");
     let pairs: Vec<usize> = (0..net.arcs.len()).filter(|&arc| arc < mirror[arc]).collect();
     let mut row = vec![0; net.arcs.len()];
@@ -253,7 +283,7 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
         row[arc] = place;
         row[mirror[arc]] = place;
     }
-    let offers = Offers::new(net, choice);
+    let offers = Offers::new(net, choice, budget);
     let both = |tree: Tree, weight: Ratio| {
         let tree = tree.centred();
         Flow { weight, root: tree.root, up: Some(tree.clone()), down: Some(tree) }
@@ -276,7 +306,7 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
             book.add(Some(tree), column);
         }
     }
-    let packing = book.solve(enough, |lengths, one| {
+    let packing = book.solve(enough, budget, |lengths, one| {
         let lengths: Vec<i64> = row.iter().map(|&row| lengths[row]).collect();
         let trees = offers.undirected(&lengths).into_iter();
         let worth = trees.filter(|(_, total)| *total < one);
@@ -285,19 +315,27 @@ pub(super) fn both_ways(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fo
     let tree = |c: usize| book.trees[c].clone().expect("all columns are trees");
     let flows = packing.weights.iter().map(|&(c, weight)| both(tree(c), weight)).collect();
     let bound = book.bound(&packing, |row| vec![pairs[row], mirror[pairs[row]]]);
-    Found { flows, bound: bound.filter(|_| offers.complete()) }
+    let found = Found { flows, bound: bound.filter(|_| offers.complete()) };
+    or_first(found, first.best.map(|best| equal(best, both)))
 }
 
 /// Allreduce with rates that differ by direction: per root one rate x(r), and trees up and down of that rate; rows of
 /// arcs, then of roots down, then up.
-pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Found {
+pub(super) fn lopsided(
+    net: &Net,
+    enough: Option<Ratio>,
+    choice: &Choice,
+    budget: &Budget<'_>,
+) -> Found {
     let back = net.reversed();
-    let (offers, offers_back) = (Offers::new(net, choice), Offers::new(&back, choice));
+    let offers = Offers::new(net, choice, budget);
+    let offers_back = Offers::new(&back, choice, budget);
     let first = |offers: &Offers| offers.first(&net.gpus, &own_rows(net), None);
     let (first, first_back) = (first(&offers), first(&offers_back));
     if let (Some(down), Some(up)) = (&first.done, &first_back.done) {
         return one_of_each(net, up, down);
     }
+    let (best_down, best_up) = (first.best.clone(), first_back.best.clone());
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
     limits.resize(arcs + 2 * count, 0);
@@ -317,7 +355,7 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fou
             book.add(Some(tree), column);
         }
     }
-    let packing = book.solve(enough, |lengths, _| {
+    let packing = book.solve(enough, budget, |lengths, _| {
         let mut found = Vec::new();
         for up in [false, true] {
             let offers = if up { &offers_back } else { &offers };
@@ -347,7 +385,9 @@ pub(super) fn lopsided(net: &Net, enough: Option<Ratio>, choice: &Choice) -> Fou
         couple(own, root, trees(true), trees(false), &mut flows);
     }
     let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
-    Found { flows, bound: bound.filter(|_| offers.complete() && offers_back.complete()) }
+    let bound = bound.filter(|_| offers.complete() && offers_back.complete());
+    let each = best_down.zip(best_up).map(|(down, up)| one_of_each(net, &up, &down));
+    or_first(Found { flows, bound }, each)
 }
 
 /// Divides two lists of weighted trees into pieces of equal weight, `own` in all.

@@ -6,6 +6,7 @@
 
 use netsum_topo::Ratio;
 
+use super::budget::Budget;
 use super::net::Net;
 use super::search::Search;
 use super::servers::{Local, lengths};
@@ -14,7 +15,12 @@ use super::tree::{Hop, Tree, Ways};
 
 /// One tree from each of `roots` (a root may repeat), all of equal weight; `None` if GPUs are in a single server.
 /// `row`: by arc, the arc whose capacity it shares.
-pub(super) fn rails(net: &Net, row: &[usize], roots: &[usize]) -> Option<Spread> {
+pub(super) fn rails(
+    net: &Net,
+    row: &[usize],
+    roots: &[usize],
+    budget: &Budget<'_>,
+) -> Option<Spread> {
     if net.servers.len() < 2 {
         return None;
     }
@@ -28,7 +34,7 @@ pub(super) fn rails(net: &Net, row: &[usize], roots: &[usize]) -> Option<Spread>
     let mut laying = Laying {
         net,
         row,
-        searches: locals.iter().map(|local| Search::new(&local.net)).collect(),
+        searches: locals.iter().map(|local| Search::new(&local.net, budget)).collect(),
         locals: &locals,
         server,
         out: net.outgoing(),
@@ -39,6 +45,10 @@ pub(super) fn rails(net: &Net, row: &[usize], roots: &[usize]) -> Option<Spread>
     let mut best: Option<Spread> = None;
     for round in 0..ROUNDS {
         for (slot, &root) in roots.iter().enumerate() {
+            budget.spend(net.arcs.len() * locals.len());
+            if round > 0 && budget.is_over() {
+                return best;
+            }
             if round > 0 {
                 laying.count(&trees[slot], -1);
             }

@@ -28,6 +28,10 @@ pub struct Report {
     pub bound_units: String,
     /// Whether `rate` equals `bound` exactly.
     pub optimal: bool,
+    /// How far `rate` is below `bound`, as a part of `bound`.
+    pub gap: f64,
+    /// Whether the search ended at its budget: there may be better trees, up to `bound`.
+    pub limited: bool,
     /// Why no algorithm can be faster, as text.
     pub proof: String,
     /// The proof in machine-readable form.
@@ -44,6 +48,7 @@ pub struct Report {
 
 /// The report of a packing.
 pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
+    let packed = &packed.simple();
     let net = &packed.net;
     let unit = net.unit_bps as f64 / 8e9;
     let names: Vec<String> = graph.vertices().iter().map(|vertex| vertex.name.clone()).collect();
@@ -57,6 +62,8 @@ pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
         bound: bound_rate.to_f64() * unit,
         bound_units: bound_rate.to_string(),
         optimal: packed.rate == bound_rate && bound.is_some(),
+        gap: packed.gap(),
+        limited: packed.limited,
         proof: bound
             .map_or_else(|| "none was found".to_owned(), |bound| bound.explain(net, &names)),
         certificate: bound.map(|bound| bound.certificate.clone()),

@@ -9,6 +9,7 @@ use std::collections::BinaryHeap;
 
 use netsum_topo::Ratio;
 
+use super::budget::Budget;
 use super::net::Net;
 use super::tree::{Hop, Tree};
 
@@ -29,7 +30,7 @@ impl Spread {
 }
 
 /// One tree from each of `roots` (a root may repeat), in several rounds with different lengths until the rate is
-/// `enough`. The best comes last; earlier ones are worse, but different.
+/// `enough` or the budget ends. The best comes last; earlier ones are worse, but different.
 ///
 /// `row`: by arc, the arc whose capacity it shares.
 pub(super) fn spread(
@@ -38,6 +39,7 @@ pub(super) fn spread(
     roots: &[usize],
     enough: Option<Ratio>,
     effort: Effort,
+    budget: &Budget<'_>,
 ) -> Vec<Spread> {
     let mut found: Vec<Spread> = Vec::new();
     let rounds = match effort {
@@ -49,6 +51,10 @@ pub(super) fn spread(
         let mut trees: Vec<Tree> = Vec::new();
         for round in 0..=rounds {
             for (slot, &root) in roots.iter().enumerate() {
+                budget.spend(growth.work());
+                if !found.is_empty() && budget.is_over() {
+                    return found;
+                }
                 if round > 0 {
                     growth.count(&trees[slot], -1);
                 }
@@ -66,6 +72,9 @@ pub(super) fn spread(
                 found.push(Spread { trees: trees.clone(), weight });
             } else if round > 1 {
                 break;
+            }
+            if let (Some(enough), Some(best)) = (enough, found.last()) {
+                budget.note(best.rate().to_f64() / enough.to_f64());
             }
             if enough.is_some_and(|enough| found.last().is_some_and(|best| best.rate() >= enough)) {
                 return found;
@@ -104,6 +113,12 @@ impl<'a> Growth<'a> {
         let careful = manner.careful && relays && work <= CAREFUL_WORK_MAX;
         let load = vec![0; net.arcs.len()];
         Growth { net, row, manner, out: net.outgoing(), is_gpu, load, careful }
+    }
+
+    /// Work of one tree.
+    fn work(&self) -> usize {
+        let again = if self.careful { self.net.gpus.len() } else { 1 };
+        self.load.len() * ARC_WORK * again
     }
 
     fn count(&mut self, tree: &Tree, by: i64) {
@@ -288,5 +303,7 @@ const MANNERS: &[Manner] = &[
 /// Mean length of an arc.
 const UNIT: f64 = (1u64 << 20) as f64;
 const LENGTH_MAX: f64 = (1u64 << 50) as f64;
+/// Work per arc of a tree.
+const ARC_WORK: usize = 32;
 /// Beyond this, a round takes seconds.
 const CAREFUL_WORK_MAX: usize = 100_000_000;

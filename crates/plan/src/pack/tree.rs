@@ -279,18 +279,18 @@ impl Closure {
             }
         }
         let chosen = chu_liu(n, root, &edges);
-        let parent = |v: usize| chosen.iter().map(|&e| edges[e]).find(|edge| edge.1 == v);
         let total = chosen.iter().map(|&e| edges[e].2 / TIE).sum();
+        let mut below = vec![Vec::new(); n];
+        chosen.iter().for_each(|&e| below[edges[e].0].push(edges[e].1));
         let (mut order, mut next) = (vec![root], 0);
         let mut hops = Vec::new();
         while next < order.len() {
             let here = order[next];
             next += 1;
-            for v in (0..n).filter(|&v| v != root) {
-                if parent(v).expect("every vertex is reached").0 == here {
-                    order.push(v);
-                    hops.push(self.hop(net, here, v));
-                }
+            below[here].sort_unstable();
+            for &v in &below[here] {
+                order.push(v);
+                hops.push(self.hop(net, here, v));
             }
         }
         (Tree { root: self.members[root], hops }, total)
