@@ -372,7 +372,7 @@ def pack_kinds(graph: str, collective: str, kinds: Sequence[tuple[str, float]], 
 def verify_trees(text: str, graph: str | None = None) -> str | None:
     """What is wrong with a plan on a graph, or without a graph with a program; None if it is valid."""
 
-def export_trees(plan: str, graph: str, format: str) -> str:
+def export_trees(plan: str, graph: str, format: str) -> tuple[str, str]:
     """A plan in another form: "msccl" (XML), "mscclpp" (JSON) or "svg"."""
 
 def graph_without(graph: str, lost: Sequence[str], degraded: Sequence[tuple[str, str]]) -> tuple[str, list[str]]:

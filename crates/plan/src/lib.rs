@@ -5,6 +5,7 @@
 //! circuit switch.
 
 mod error;
+pub mod export;
 mod grow;
 pub mod ocs;
 pub mod pack;

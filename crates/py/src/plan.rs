@@ -4,14 +4,13 @@ use std::cell::RefCell;
 use std::fmt::Display;
 use std::time::Duration;
 
+use netsum_plan::export::{Executor, export};
 use netsum_plan::pack::{
     Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack, pack_blink,
     pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
 };
 use netsum_plan::picture;
-use netsum_plan::program::{
-    check, lower, read_msccl, read_mscclpp, verify_plan, write_msccl, write_mscclpp,
-};
+use netsum_plan::program::{check, read_msccl, read_mscclpp, verify_plan};
 use netsum_topo::Rate;
 use netsum_topo::links::{
     Collective, Format, ImportOptions, LinkGraph, TreePlan, built, import, link_classes, write_json,
@@ -142,17 +141,27 @@ pub(crate) fn verify_trees(text: &str, graph: Option<&str>) -> PyResult<Option<S
     Ok(fault.err().map(|fault| fault.to_string()))
 }
 
-/// A plan in another form: "msccl" (XML), "mscclpp" (JSON) or "svg".
+/// A plan in another form, "msccl" (XML), "mscclpp" (JSON) or "svg", and what to know about it, empty for "svg".
 #[pyfunction]
-pub(crate) fn export_trees(plan: &str, graph: &str, format: &str) -> PyResult<String> {
+pub(crate) fn export_trees(
+    py: Python<'_>,
+    plan: &str,
+    graph: &str,
+    format: &str,
+) -> PyResult<(String, String)> {
     let (graph, plan) = (graph_of(graph)?, plan_of(plan)?);
-    verify_plan(&graph, &plan).map_err(value)?;
-    match format {
-        "msccl" => write_msccl(&lower(&plan).map_err(value)?, &plan.fabric).map_err(value),
-        "mscclpp" => write_mscclpp(&plan).map_err(value),
-        "svg" => Ok(picture(&graph, &plan)),
-        _ => Err(value(format!("format {format:?} is unknown; use msccl, mscclpp or svg"))),
-    }
+    py.detach(|| verify_plan(&graph, &plan)).map_err(value)?;
+    let executor = match format {
+        "msccl" => Executor::Msccl,
+        "mscclpp" => Executor::Mscclpp,
+        "svg" => return Ok((picture(&graph, &plan), String::new())),
+        _ => {
+            return Err(value(format!("format {format:?} is unknown; use msccl, mscclpp or svg")));
+        }
+    };
+    let exported = py.detach(|| export(&graph, &plan, executor)).map_err(value)?;
+    let note = exported.note(executor);
+    Ok((exported.text, note))
 }
 
 /// The graph without the losses, and their descriptions. `lost`: links (`a-b`) and vertices; `degraded`: links and

@@ -316,13 +316,15 @@ def _write(out: Path, plan: dict[str, Any], graph: dict[str, Any]) -> None:
     if suffix is None:
         raise PlanError(f"{out}: plans are written as .json, .mscclpp.json, .xml (MSCCL), .svg or .png")
     form = forms[suffix]
-    text = planner.export(plan, graph, form) if form else json.dumps(plan, indent=1)
+    text, note = planner.exported(plan, graph, form) if form else (json.dumps(plan, indent=1), "")
     try:
         out.write_bytes(png(text) if suffix == ".png" else text.encode())
     except PictureError as error:
         raise PlanError(f"{out}: {error}") from None
     except OSError as error:
         raise PlanError(f"{out}: cannot be written: {error}") from error
+    if note:
+        errors.print(note, highlight=False, soft_wrap=True)
 
 
 def _part(gap: float) -> str:

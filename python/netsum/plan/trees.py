@@ -78,7 +78,15 @@ def verify(text: str, graph: dict[str, Any] | None) -> str | None:
 
 
 def export(plan: dict[str, Any], graph: dict[str, Any], form: str) -> str:
-    """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". Raises PlanError if it is invalid or cannot be expressed."""
+    """A plan as "msccl" (XML), "mscclpp" (JSON) or "svg". Raises PlanError if it is invalid or cannot be expressed.
+
+    For executors that do not take the plan as it is, its shares are rounded, or other trees take its place.
+    """
+    return exported(plan, graph, form)[0]
+
+
+def exported(plan: dict[str, Any], graph: dict[str, Any], form: str) -> tuple[str, str]:
+    """`export`, and a sentence on what the executor's form loses and demands; empty for "svg"."""
     from netsum import _core
 
     with refusals():

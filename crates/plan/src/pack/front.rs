@@ -42,7 +42,7 @@ pub fn front(best: &Packed) -> Vec<Packed> {
 }
 
 /// `packed`, and its variants with ever fewer trees.
-fn fewer(packed: &Packed, budget: &Budget<'_>) -> Vec<Packed> {
+pub(super) fn fewer(packed: &Packed, budget: &Budget<'_>) -> Vec<Packed> {
     let mut found = vec![packed.clone()];
     let mut flows = packed.flows.clone();
     while flows.len() > 1 && !budget.is_over() {

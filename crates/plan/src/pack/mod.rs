@@ -26,6 +26,7 @@ mod servers;
 mod shares;
 mod spread;
 mod tree;
+mod variants;
 
 pub use baseline::{Baselines, pack_rings};
 pub use blink::pack_blink;
@@ -39,3 +40,4 @@ pub use packed::{Flow, Packed};
 pub use packing::{bound, pack, pack_phases, pack_within};
 pub use report::{Choice, Explanation, Report, explain, report};
 pub use tree::{Hop, Tree};
+pub(crate) use variants::variants;

@@ -227,7 +227,7 @@ fn words(hosts: &Packed, network: Option<&Packed>, choices: &[Choice]) -> Vec<St
 }
 
 /// The fabric with switches that only forward.
-fn relays_only(graph: &LinkGraph) -> LinkGraph {
+pub(super) fn relays_only(graph: &LinkGraph) -> LinkGraph {
     let mut vertices = graph.vertices().to_vec();
     for vertex in &mut vertices {
         if let Role::Switch { .. } = vertex.role {

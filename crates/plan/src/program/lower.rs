@@ -1,6 +1,6 @@
 //! Lowers a plan to a program: one thread per flow, agent and neighbour in the flow's tree.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 
 use netsum_topo::lcm;
@@ -25,7 +25,21 @@ pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
             taken.push(HashSet::new());
         }
         taken[channel].extend(used);
-        layout.put(&mut program, flow, channel);
+        layout.put(&mut program, &mut Threads::new(), flow, channel);
+    }
+    Ok(program)
+}
+
+/// The program of a plan on so many channels (at least one), in place. Flows of one channel share their threads, in the
+/// order of flows, so that no steps wait in a circle.
+///
+/// Errors: as [`lower`].
+pub fn lower_onto(plan: &TreePlan, channels: usize) -> Result<Program, Fault> {
+    let layout = Layout::new(plan)?;
+    let mut program = layout.empty();
+    let mut threads = Threads::new();
+    for flow in 0..plan.flows.len() {
+        layout.put(&mut program, &mut threads, flow, flow % channels);
     }
     Ok(program)
 }
@@ -39,13 +53,16 @@ pub(super) fn lower_each(
     let count = plan.flows.len();
     Ok((0..count).map(move |flow| {
         let mut program = layout.empty();
-        layout.put(&mut program, flow, 0);
+        layout.put(&mut program, &mut Threads::new(), flow, 0);
         (program, layout.parts[flow].clone())
     }))
 }
 
 /// Senders and receivers, by agent.
 type Pairs = Vec<(usize, usize)>;
+
+/// Threads by agent, peer and channel.
+type Threads = HashMap<(usize, usize, usize), usize>;
 
 /// The owner of each piece, and the participants.
 pub(super) struct Layout<'a> {
@@ -64,8 +81,10 @@ impl<'a> Layout<'a> {
         if ranks == 0 {
             return Err(wrong("it has no GPUs".to_owned()));
         }
-        let common =
-            plan.flows.iter().try_fold(ranks as i128, |all, flow| lcm(all, flow.share.den()));
+        // Shards have whole pieces.
+        let sharded = matches!(plan.collective, Collective::Allgather | Collective::ReduceScatter);
+        let start = if sharded { ranks as i128 } else { 1 };
+        let common = plan.flows.iter().try_fold(start, |all, flow| lcm(all, flow.share.den()));
         let pieces = common.filter(|&pieces| pieces <= PIECES_MAX).ok_or_else(|| {
             wrong("its shares have no common denominator below 2⁶²; round them".to_owned())
         })? as u64;
@@ -126,11 +145,12 @@ impl<'a> Layout<'a> {
         up.iter().chain(down).map(|way| self.ends(way))
     }
 
-    fn put(&self, program: &mut Program, flow: usize, channel: usize) {
+    fn put(&self, program: &mut Program, threads: &mut Threads, flow: usize, channel: usize) {
         let (up, down) = self.ways(flow);
         let Range { start: at, end } = self.parts[flow];
         let place = MemoryLocation { memory: Memory::Input, at };
-        add(program, channel, place, end - at, &up, &down);
+        let mut adding = Adding { program, threads, channel, place, count: end - at };
+        adding.flow(&up, &down);
     }
 }
 
@@ -157,47 +177,56 @@ fn check_shard(
     )))
 }
 
-/// Threads of one flow: per agent and neighbour one that receives from and sends to it.
-fn add(
-    program: &mut Program,
+/// A flow that is added to a program: per agent and neighbour a thread that receives from and sends to it.
+struct Adding<'a> {
+    program: &'a mut Program,
+    threads: &'a mut Threads,
     channel: usize,
     place: MemoryLocation,
     count: u64,
-    up: &[(usize, usize)],
-    down: &[(usize, usize)],
-) {
-    let mut threads: BTreeMap<(usize, usize), usize> = BTreeMap::new();
-    // By agent the last step that wrote the flow's pieces there.
-    let mut written: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
-    let mut put = |agent: usize, peer: usize, action: Action, after: Option<(usize, usize)>| {
-        let index = *threads.entry((agent, peer)).or_insert_with(|| {
-            let thread =
-                Thread { send: Some(peer), receive: Some(peer), channel, steps: Vec::new() };
-            program.threads[agent].push(thread);
-            program.threads[agent].len() - 1
+}
+
+impl Adding<'_> {
+    fn flow(&mut self, up: &[(usize, usize)], down: &[(usize, usize)]) {
+        // By agent the last step that wrote the flow's pieces there.
+        let mut written: HashMap<usize, (usize, usize)> = HashMap::new();
+        let ranks = self.program.ranks;
+        for &(from, to) in up {
+            self.step(from, to, Action::Send, written.get(&from).copied());
+            // A switch has no contribution to which the first message would be added.
+            let first = to >= ranks && !written.contains_key(&to);
+            let action = if first { Action::Receive } else { Action::ReceiveReduce };
+            let step = self.step(to, from, action, written.get(&to).copied());
+            written.insert(to, step);
+        }
+        // Results must not overwrite what is still to be sent up: the result depends on all contributions through the
+        // root, so messages order the two.
+        for &(from, to) in down {
+            self.step(from, to, Action::Send, written.get(&from).copied());
+            let step = self.step(to, from, Action::Receive, written.get(&to).copied());
+            written.insert(to, step);
+        }
+    }
+
+    fn step(
+        &mut self,
+        agent: usize,
+        peer: usize,
+        action: Action,
+        after: Option<(usize, usize)>,
+    ) -> (usize, usize) {
+        let Adding { channel, place, count, .. } = *self;
+        let own = &mut self.program.threads[agent];
+        let index = *self.threads.entry((agent, peer, channel)).or_insert_with(|| {
+            own.push(Thread { send: Some(peer), receive: Some(peer), channel, steps: Vec::new() });
+            own.len() - 1
         });
-        let steps = &mut program.threads[agent][index].steps;
+        let steps = &mut own[index].steps;
         // Earlier steps of the same thread precede anyway, and so do the steps that these waited for.
         let known = |after: (usize, usize)| steps.iter().any(|step| step.after == Some(after));
         let after = after.filter(|&after| after.0 != index && !known(after));
         steps.push(Step { action, from: place, to: place, count, after });
         (index, steps.len() - 1)
-    };
-    let ranks = program.ranks;
-    for &(from, to) in up {
-        put(from, to, Action::Send, written.get(&from).copied());
-        // A switch has no contribution to which the first message would be added.
-        let first = to >= ranks && !written.contains_key(&to);
-        let action = if first { Action::Receive } else { Action::ReceiveReduce };
-        let step = put(to, from, action, written.get(&to).copied());
-        written.insert(to, step);
-    }
-    // Results must not overwrite what is still to be sent up: the result depends on all contributions through the root,
-    // so messages order the two.
-    for &(from, to) in down {
-        put(from, to, Action::Send, written.get(&from).copied());
-        let step = put(to, from, Action::Receive, written.get(&to).copied());
-        written.insert(to, step);
     }
 }
 

@@ -13,7 +13,7 @@ mod reach;
 mod sum;
 
 pub use check::{Fault, check};
-pub use lower::lower;
+pub use lower::{lower, lower_onto};
 pub use msccl::{read_msccl, write_msccl};
 pub use mscclpp::{read_mscclpp, write_mscclpp};
 pub use plan_check::verify_plan;

@@ -1,6 +1,7 @@
 //! MSCCL's XML, written and read.
 //!
-//! Source: microsoft/msccl-tools `msccl/language/ir.py` (names of elements and steps).
+//! Source: microsoft/msccl-tools `msccl/language/ir.py` (names of elements and steps); ROCm/rccl at 0cbce2a7,
+//! `src/misc/msccl/msccl_parser.cc` (names of collectives).
 
 use std::fmt::Write;
 
@@ -12,16 +13,16 @@ use crate::error::PackError;
 
 /// The program as MSCCL's XML.
 ///
-/// Errors: a reduce or a switch that adds (MSCCL has neither), or more pieces or channels than its
+/// Names are those that RCCL reads. Errors: a switch that adds (MSCCL has none), or more pieces or channels than its
 /// executor takes.
 pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
     let refuse = |problem: String| Err(PackError::Format { format: "MSCCL XML", problem });
     let collective = match program.collective {
         Collective::Broadcast { .. } => "broadcast",
         Collective::Allgather => "allgather",
-        Collective::ReduceScatter => "reduce_scatter",
+        Collective::ReduceScatter => "reducescatter",
         Collective::Allreduce => "allreduce",
-        Collective::Reduce { .. } => return refuse("it has no reduce; use allreduce".to_owned()),
+        Collective::Reduce { .. } => "reduce",
     };
     if program.threads.len() > program.ranks {
         return refuse("it knows GPUs only; plan without switches that add".to_owned());
@@ -57,7 +58,7 @@ pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
     let _ = writeln!(
         text,
         r#"<algo name="{}" proto="Simple" nchannels="{channels}" nchunksperloop="{}" ngpus="{}" coll="{collective}" inplace="1" outofplace="0" minBytes="0" maxBytes="0">"#,
-        escaped(name),
+        escaped(&name.chars().take(NAME_MAX).collect::<String>()),
         program.pieces,
         program.ranks,
     );
@@ -146,10 +147,7 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
         return Err(fault(format!("{ranks} GPUs are more than {RANKS_MAX}")));
     }
     let (coll, pieces) = (attribute(algo, "coll")?, whole(algo, "nchunksperloop")?);
-    if pieces == 0
-        || ranks == 0
-        || pieces % ranks as u64 != 0 && coll != "allreduce" && coll != "broadcast"
-    {
+    if pieces == 0 || ranks == 0 || pieces % ranks as u64 != 0 && !WHOLE.contains(&coll.as_str()) {
         return Err(fault(format!("{pieces} chunks for {ranks} GPUs")));
     }
     for gpu in algo.children().filter(|node| node.has_tag_name("gpu")) {
@@ -181,7 +179,8 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
                     };
                     // Offsets of a GPU's own shard start at 0 there.
                     let own_shard = match (coll.as_str(), memory) {
-                        ("allgather", Memory::Input) | ("reduce_scatter", Memory::Output) => {
+                        ("allgather", Memory::Input)
+                        | ("reducescatter" | "reduce_scatter", Memory::Output) => {
                             pieces / ranks as u64 * id as u64
                         }
                         _ => 0,
@@ -222,19 +221,30 @@ pub fn read_msccl(text: &str) -> Result<Program, PackError> {
     let collective = match coll.as_str() {
         "allreduce" => Collective::Allreduce,
         "allgather" => Collective::Allgather,
-        "reduce_scatter" => Collective::ReduceScatter,
+        "reducescatter" | "reduce_scatter" => Collective::ReduceScatter,
         "broadcast" => {
-            let only_sends = |own: &Vec<Thread>| {
-                !own.iter().flat_map(|thread| &thread.steps).any(|step| step.action.receives())
-            };
-            let root = threads.iter().position(only_sends);
+            let root = never(&threads, Action::receives);
             Collective::Broadcast {
                 root: root.ok_or_else(|| fault("a broadcast without a root".to_owned()))?,
+            }
+        }
+        "reduce" => {
+            let root = never(&threads, Action::sends);
+            Collective::Reduce {
+                root: root.ok_or_else(|| fault("a reduce without a root".to_owned()))?,
             }
         }
         other => return Err(fault(format!("collective {other:?} is not known here"))),
     };
     Ok(Program { collective, ranks, pieces, in_place: number(algo, "inplace")? == 1, threads })
+}
+
+/// The first rank without an action of some kind.
+fn never(threads: &[Vec<Thread>], kind: fn(Action) -> bool) -> Option<usize> {
+    let lacks = |own: &Vec<Thread>| {
+        !own.iter().flat_map(|thread| &thread.steps).any(|step| kind(step.action))
+    };
+    threads.iter().position(lacks)
 }
 
 fn word(action: Action) -> &'static str {
@@ -262,4 +272,8 @@ const PIECES_MAX: u64 = 1 << 15;
 /// NCCL's `MAXCHANNELS`.
 const CHANNELS_MAX: usize = 32;
 const RANKS_MAX: usize = 1 << 12;
+/// RCCL reads attributes of up to 255 bytes; a character takes up to six here.
+const NAME_MAX: usize = 40;
+/// Collectives without shards.
+const WHOLE: [&str; 3] = ["allreduce", "broadcast", "reduce"];
 const TEXT_MAX: usize = 64 << 20;

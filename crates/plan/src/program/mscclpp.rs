@@ -3,11 +3,12 @@
 //! Source: microsoft/mscclpp at 1f5f065d, `src/core/executor/execution_plan.cc` (fields and names that the executor
 //! reads) and `src/core/include/execution_kernel.hpp` (semantics of operations).
 //!
-//! A flow is one thread block per GPU, which does its steps one after another. Data is put into the receiver's memory,
+//! A flow is one thread block per GPU, which does its steps one after another; waits in a row are one operation, and so
+//! are signals. Data is put into the receiver's memory,
 //! sums on their way up into its scratch, and a signal announces each message. Thread blocks begin with a signal and a
 //! wait per neighbour, so that no GPU writes to one that is still in the previous call.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use netsum_topo::links::{Collective, TreePlan};
 use serde::{Deserialize, Serialize};
@@ -116,13 +117,14 @@ struct Buffer {
 
 /// The plan for MSCCL++'s executor.
 ///
-/// Errors: broadcast and reduce (it has neither), switches that add, or more than its executor takes.
+/// Errors: switches that add, or more than its executor takes.
 pub fn write_mscclpp(plan: &TreePlan) -> Result<String, PackError> {
     let collective = match plan.collective {
         Collective::Allreduce => "allreduce",
         Collective::Allgather => "allgather",
         Collective::ReduceScatter => "reducescatter",
-        _ => return Err(refuse("it has no broadcast and no reduce; use allreduce or allgather")),
+        Collective::Broadcast { .. } => "broadcast",
+        Collective::Reduce { .. } => "reduce",
     };
     let layout = Layout::new(plan).map_err(|fault| refuse(&fault.to_string()))?;
     if layout.agent.len() > plan.gpus.len() {
@@ -150,7 +152,8 @@ pub fn write_mscclpp(plan: &TreePlan) -> Result<String, PackError> {
     let gpus: Vec<Gpu> = gpus.collect();
     for block in gpus.iter().flat_map(|gpu| &gpu.threadblocks) {
         let channels = block.channels[0].channel_ids.len();
-        if block.ops.len() > OPS_MAX || channels > CHANNELS_MAX {
+        let buffers = block.remote_buffer_refs[0].remote_buffer_ids.len();
+        if block.ops.len() > OPS_MAX || channels.max(buffers) > CHANNELS_MAX {
             let problem = format!(
                 "a thread block with {} operations and {channels} channels; it takes {OPS_MAX} and \
                  {CHANNELS_MAX}: use trees with fewer children",
@@ -206,9 +209,9 @@ impl Draft {
         let first = self.connected_to.len();
         self.connected_to.extend(neighbours);
         let channel_ids: Vec<usize> = (first..self.connected_to.len()).collect();
-        let all = 0..neighbours.len();
-        let mut ops: Vec<Op> = all.clone().map(|channel| on_channel("signal", channel)).collect();
-        ops.extend(all.map(|channel| on_channel("wait", channel)));
+        let all: Vec<usize> = (0..neighbours.len()).collect();
+        let mut ops = on_channels("signal", &all);
+        ops.extend(on_channels("wait", &all));
         ops.push(named("nop"));
         Block {
             id: self.blocks.len(),
@@ -240,6 +243,14 @@ impl Draft {
     }
 }
 
+/// A step of a flow on one GPU.
+enum Event {
+    /// Data arrives on a channel; `adds`: in the scratch at this index, to be added to the flow's pieces.
+    Receive { channel: usize, adds: Option<u64> },
+    /// Data is put at an index of a remote buffer, and announced on a channel.
+    Send { channel: usize, buffer: usize, index: u64 },
+}
+
 /// One thread block on each GPU of the flow, with its steps in the order of the plan.
 fn put_flow(gpus: &mut [Draft], layout: &Layout, flow: usize, memory: &str) {
     let (up, down) = layout.ways(flow);
@@ -252,48 +263,108 @@ fn put_flow(gpus: &mut [Draft], layout: &Layout, flow: usize, memory: &str) {
             }
         }
     }
-    let mut blocks: BTreeMap<usize, Block> =
-        neighbours.iter().map(|(&gpu, others)| (gpu, gpus[gpu].open(others))).collect();
+    let mut blocks: BTreeMap<usize, (Block, Vec<Event>)> = BTreeMap::new();
+    for (&gpu, others) in &neighbours {
+        blocks.insert(gpu, (gpus[gpu].open(others), Vec::new()));
+    }
     let channel = |gpu: usize, other: usize| {
         neighbours[&gpu].iter().position(|&known| known == other).expect("a neighbour")
     };
     let part = &layout.parts[flow];
-    let own = |memory: &str, index: u64| Buffer {
-        memory: Some(memory.to_owned()),
-        buffer_id: None,
-        index,
-        size: part.end - part.start,
-    };
+    let size = part.end - part.start;
     let ways = up.iter().map(|way| (way, true)).chain(down.iter().map(|way| (way, false)));
     for (&(from, to), upward) in ways {
         let into = if upward { "s" } else { memory };
         let index = if upward { gpus[to].scratch } else { part.start };
-        let block = blocks.get_mut(&from).expect("opened");
-        let id = gpus[from].remote(block, to, into);
-        let remote =
-            Buffer { memory: None, buffer_id: Some(id), index, size: part.end - part.start };
-        let out = channel(from, to);
-        block.ops.push(Op {
-            src_buff: vec![own(memory, part.start)],
-            dst_buff: vec![remote],
-            ..on_channel("put", out)
+        let (block, events) = blocks.get_mut(&from).expect("opened");
+        let buffer = gpus[from].remote(block, to, into);
+        events.push(Event::Send { channel: channel(from, to), buffer, index });
+        let (_, events) = blocks.get_mut(&to).expect("opened");
+        events.push(Event::Receive {
+            channel: channel(to, from),
+            adds: upward.then_some(gpus[to].scratch),
         });
-        block.ops.extend([named("nop"), on_channel("signal", out)]);
-        let block = blocks.get_mut(&to).expect("opened");
-        block.ops.extend([on_channel("wait", channel(to, from)), named("nop")]);
         if upward {
-            gpus[to].scratch += part.end - part.start;
-            block.ops.push(Op {
-                name: "re".to_owned(),
-                src_buff: vec![own(memory, part.start), own("s", index)],
-                dst_buff: vec![own(memory, part.start)],
-                reduce_op: Some("sum".to_owned()),
-                ..Op::default()
-            });
-            block.ops.push(named("nop"));
+            gpus[to].scratch += size;
         }
     }
-    blocks.into_iter().for_each(|(gpu, block)| gpus[gpu].blocks.push(block));
+    let own = Buffer { memory: Some(memory.to_owned()), buffer_id: None, index: part.start, size };
+    for (gpu, (mut block, events)) in blocks {
+        let alike = |a: &Event, b: &Event| {
+            matches!(a, Event::Send { .. }) == matches!(b, Event::Send { .. })
+        };
+        for run in events.chunk_by(alike) {
+            put_run(&mut block.ops, run, &own);
+        }
+        gpus[gpu].blocks.push(block);
+    }
+}
+
+/// Operations of receives in a row, or of sends in a row: one barrier for all of them.
+fn put_run(ops: &mut Vec<Op>, run: &[Event], own: &Buffer) {
+    let channels: Vec<usize> = run.iter().map(|event| event.channel()).collect();
+    let puts = run.iter().filter_map(|event| event.put(own));
+    ops.extend(puts);
+    let sends = matches!(run.first(), Some(Event::Send { .. }));
+    if sends {
+        ops.push(named("nop"));
+        ops.extend(on_channels("signal", &channels));
+        return;
+    }
+    ops.extend(on_channels("wait", &channels));
+    ops.push(named("nop"));
+    let before = ops.len();
+    ops.extend(run.iter().filter_map(|event| event.addition(own)));
+    if ops.len() > before {
+        ops.push(named("nop"));
+    }
+}
+
+impl Event {
+    fn channel(&self) -> usize {
+        match *self {
+            Event::Receive { channel, .. } | Event::Send { channel, .. } => channel,
+        }
+    }
+
+    fn put(&self, own: &Buffer) -> Option<Op> {
+        let Event::Send { channel, buffer, index } = *self else { return None };
+        let remote = Buffer { memory: None, buffer_id: Some(buffer), index, size: own.size };
+        Some(Op {
+            src_buff: vec![own.clone()],
+            dst_buff: vec![remote],
+            ..on_channel("put", channel)
+        })
+    }
+
+    fn addition(&self, own: &Buffer) -> Option<Op> {
+        let Event::Receive { adds: Some(index), .. } = *self else { return None };
+        let scratch = Buffer { memory: Some("s".to_owned()), index, ..own.clone() };
+        Some(Op {
+            name: "re".to_owned(),
+            src_buff: vec![own.clone(), scratch],
+            dst_buff: vec![own.clone()],
+            reduce_op: Some("sum".to_owned()),
+            ..Op::default()
+        })
+    }
+}
+
+/// The operation on all channels, as few times as possible: on each channel once, and on a few at a time.
+fn on_channels(name: &str, channels: &[usize]) -> Vec<Op> {
+    let mut ops: Vec<Op> = Vec::new();
+    for &channel in channels {
+        match ops.last_mut() {
+            Some(op)
+                if op.channel_ids.len() < CHANNELS_PER_OP_MAX
+                    && !op.channel_ids.contains(&channel) =>
+            {
+                op.channel_ids.push(channel);
+            }
+            _ => ops.push(on_channel(name, channel)),
+        }
+    }
+    ops
 }
 
 /// By sender, receiver and channel the puts in order: the sending step, and the destination.
@@ -310,6 +381,12 @@ pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
         "allreduce" => Collective::Allreduce,
         "allgather" => Collective::Allgather,
         "reducescatter" => Collective::ReduceScatter,
+        "broadcast" => {
+            Collective::Broadcast { root: root_of(&file, |gpu| !receives(gpu.id, &file))? }
+        }
+        "reduce" => {
+            Collective::Reduce { root: root_of(&file, |gpu| gpu.remote_buffers.is_empty())? }
+        }
         other => return Err(refuse(&format!("collective {other:?} is not known here"))),
     };
     let chunks = |gpu: &Gpu| gpu.input_chunks.max(gpu.output_chunks);
@@ -320,19 +397,29 @@ pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
     let mut messages = Messages::new();
     for gpu in &file.gpus {
         for block in &gpu.threadblocks {
-            let mut put = None;
+            let mut puts = HashMap::new();
             for (at, op) in block.ops.iter().enumerate() {
-                let place = || format!("GPU {}, thread block {}, op {at}", gpu.id, block.id);
+                let wrong =
+                    || refuse(&format!("GPU {}, thread block {}, op {at}", gpu.id, block.id));
                 match op.name.as_str() {
-                    "put" => put = Some(message(gpu, block, op).ok_or_else(|| refuse(&place()))?),
-                    "signal" if put.is_some() => {
-                        let (peer, channel) =
-                            peer(gpu, block, op).ok_or_else(|| refuse(&place()))?;
-                        let sent = messages.entry((gpu.id, peer, channel)).or_default();
-                        sent.extend(put.take());
+                    "put" => {
+                        let (key, put) = message(gpu, block, op).ok_or_else(wrong)?;
+                        if puts.insert(key, put).is_some() {
+                            return Err(wrong());
+                        }
+                    }
+                    "signal" => {
+                        for key in peers(gpu, block, op).ok_or_else(wrong)? {
+                            let sent = messages.entry((gpu.id, key.0, key.1)).or_default();
+                            sent.extend(puts.remove(&key));
+                        }
                     }
                     _ => {}
                 }
+            }
+            if !puts.is_empty() {
+                let place = format!("GPU {}, thread block {}", gpu.id, block.id);
+                return Err(refuse(&format!("{place}: a put without a signal")));
             }
         }
     }
@@ -347,6 +434,17 @@ pub fn read_mscclpp(text: &str) -> Result<Program, PackError> {
     Ok(Program { collective, ranks, pieces, in_place: file.inplace, threads })
 }
 
+/// The GPU that alone does not receive, or does not send.
+fn root_of(file: &File, is_root: impl Fn(&Gpu) -> bool) -> Result<usize, PackError> {
+    let root = file.gpus.iter().position(is_root);
+    root.ok_or_else(|| refuse(&format!("a {} without a root", file.collective)))
+}
+
+/// Whether another GPU writes to a GPU's memory.
+fn receives(gpu: usize, file: &File) -> bool {
+    file.gpus.iter().flat_map(|gpu| &gpu.remote_buffers).any(|remote| remote.rank == gpu)
+}
+
 /// Adds the threads of a block: one per channel and one for local operations, in one order.
 fn read_block(
     gpu: &Gpu,
@@ -354,81 +452,112 @@ fn read_block(
     messages: &Messages,
     threads: &mut Vec<Thread>,
 ) -> Result<(), PackError> {
-    let mut by_channel: HashMap<Option<(usize, usize)>, usize> = HashMap::new();
+    let mut by_channel: HashMap<Option<Key>, usize> = HashMap::new();
     let mut last: Option<(usize, usize)> = None;
-    // Number of waits so far, and messages sent, by channel.
-    let mut waits: HashMap<(usize, usize), usize> = HashMap::new();
-    let mut sent: HashMap<(usize, usize), usize> = HashMap::new();
-    let mut pending = false;
+    let mut counts = Counts::default();
     for (at, op) in block.ops.iter().enumerate() {
+        let steps = counts.steps(gpu, block, messages, op);
         let wrong = || refuse(&format!("GPU {}, thread block {}, op {at}", gpu.id, block.id));
-        let (key, mut step) = match op.name.as_str() {
-            "nop" => continue,
-            "put" => {
-                pending = true;
-                continue;
-            }
-            "signal" => {
-                let key = peer(gpu, block, op).ok_or_else(wrong)?;
-                if !std::mem::take(&mut pending) {
-                    continue;
-                }
-                let number = sent.entry(key).or_default();
-                *number += 1;
-                (Some(key), messages[&(gpu.id, key.0, key.1)].get(*number - 1).ok_or_else(wrong)?.0)
-            }
-            "wait" => {
-                let key = peer(gpu, block, op).ok_or_else(wrong)?;
-                let number = waits.entry(key).or_default();
-                *number += 1;
-                // The first wait is for the start of the neighbour.
-                let Some(number) = number.checked_sub(2) else { continue };
-                let from = messages.get(&(key.0, gpu.id, key.1)).and_then(|sent| sent.get(number));
-                let (step, to) = *from.ok_or_else(wrong)?;
-                (Some(key), Step { action: Action::Receive, from: to, to, ..step })
-            }
-            "re" => {
-                let [own, more] = op.src_buff.as_slice() else { return Err(wrong()) };
-                let (to, from) = (local(own).ok_or_else(wrong)?, local(more).ok_or_else(wrong)?);
-                if op.dst_buff.as_slice() != [own.clone()] || own.size != more.size {
-                    return Err(wrong());
-                }
-                (None, Step { action: Action::Reduce, from, to, count: own.size, after: None })
-            }
-            _ => return Err(wrong()),
-        };
-        let thread = *by_channel.entry(key).or_insert_with(|| {
-            let peer = key.map(|(peer, _)| peer);
-            let channel = key.map_or(0, |(_, channel)| channel);
-            threads.push(Thread { send: peer, receive: peer, channel, steps: Vec::new() });
-            threads.len() - 1
-        });
-        step.after = last.filter(|&(other, _)| other != thread);
-        threads[thread].steps.push(step);
-        last = Some((thread, threads[thread].steps.len() - 1));
+        for (key, mut step) in steps.ok_or_else(wrong)? {
+            let thread = *by_channel.entry(key).or_insert_with(|| {
+                let peer = key.map(|(peer, _)| peer);
+                let channel = key.map_or(0, |(_, channel)| channel);
+                threads.push(Thread { send: peer, receive: peer, channel, steps: Vec::new() });
+                threads.len() - 1
+            });
+            step.after = last.filter(|&(other, _)| other != thread);
+            threads[thread].steps.push(step);
+            last = Some((thread, threads[thread].steps.len() - 1));
+        }
     }
     Ok(())
 }
 
-/// The GPU at the other end, and the number of the channel between both.
-fn peer(gpu: &Gpu, block: &Block, op: &Op) -> Option<(usize, usize)> {
-    let [own] = op.channel_ids.as_slice() else { return None };
-    let &id = block.channels.first()?.channel_ids.get(*own)?;
-    let all = &gpu.channels.first()?.connected_to;
-    let &peer = all.get(id)?;
-    Some((peer, all[..id].iter().filter(|&&other| other == peer).count()))
+/// The peer of a channel, and the number of the channel among those to that peer.
+type Key = (usize, usize);
+
+/// Messages of a block so far, by channel.
+#[derive(Default)]
+struct Counts {
+    waits: HashMap<Key, usize>,
+    sent: HashMap<Key, usize>,
+    /// Channels with a put that is not announced.
+    pending: HashSet<Key>,
 }
 
-/// A put as the step that sends, and its destination.
-fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Step, MemoryLocation)> {
+impl Counts {
+    /// The steps of an operation; `None` if it is none that is written here.
+    fn steps(
+        &mut self,
+        gpu: &Gpu,
+        block: &Block,
+        messages: &Messages,
+        op: &Op,
+    ) -> Option<Vec<(Option<Key>, Step)>> {
+        let mut steps = Vec::new();
+        match op.name.as_str() {
+            "nop" => {}
+            "put" => {
+                self.pending.insert(message(gpu, block, op)?.0);
+            }
+            "signal" => {
+                for key in peers(gpu, block, op)? {
+                    if !self.pending.remove(&key) {
+                        continue;
+                    }
+                    let number = self.sent.entry(key).or_default();
+                    *number += 1;
+                    let sent = messages.get(&(gpu.id, key.0, key.1))?;
+                    steps.push((Some(key), sent.get(*number - 1)?.0));
+                }
+            }
+            "wait" => {
+                for key in peers(gpu, block, op)? {
+                    let number = self.waits.entry(key).or_default();
+                    *number += 1;
+                    // The first wait is for the start of the neighbour.
+                    let Some(number) = number.checked_sub(2) else { continue };
+                    let (step, to) = *messages.get(&(key.0, gpu.id, key.1))?.get(number)?;
+                    steps.push((Some(key), Step { action: Action::Receive, from: to, to, ..step }));
+                }
+            }
+            "re" => steps.push((None, addition(op)?)),
+            _ => return None,
+        }
+        Some(steps)
+    }
+}
+
+/// A local addition as a step.
+fn addition(op: &Op) -> Option<Step> {
+    let [own, more] = op.src_buff.as_slice() else { return None };
+    let (to, from) = (local(own)?, local(more)?);
+    let alike = op.dst_buff.as_slice() == [own.clone()] && own.size == more.size;
+    let step = Step { action: Action::Reduce, from, to, count: own.size, after: None };
+    alike.then_some(step)
+}
+
+/// By channel of the operation, the GPU at the other end, and the number of the channel between both.
+fn peers(gpu: &Gpu, block: &Block, op: &Op) -> Option<Vec<Key>> {
+    let all = &gpu.channels.first()?.connected_to;
+    let key = |own: &usize| {
+        let &id = block.channels.first()?.channel_ids.get(*own)?;
+        let &peer = all.get(id)?;
+        Some((peer, all[..id].iter().filter(|&&other| other == peer).count()))
+    };
+    op.channel_ids.iter().map(key).collect()
+}
+
+/// A put as its channel, the step that sends, and its destination.
+fn message(gpu: &Gpu, block: &Block, op: &Op) -> Option<(Key, (Step, MemoryLocation))> {
     let ([from], [to]) = (op.src_buff.as_slice(), op.dst_buff.as_slice()) else { return None };
     let &id = block.remote_buffer_refs.first()?.remote_buffer_ids.get(to.buffer_id?)?;
     let remote = gpu.remote_buffers.get(id)?;
-    let same_peer = peer(gpu, block, op)?.0 == remote.rank;
+    let [key] = peers(gpu, block, op)?[..] else { return None };
     let to_place = MemoryLocation { memory: memory(&remote.memory)?, at: to.index };
     let place = local(from)?;
     let step = Step { action: Action::Send, from: place, to: place, count: from.size, after: None };
-    (same_peer && from.size == to.size).then_some((step, to_place))
+    (key.0 == remote.rank && from.size == to.size).then_some((key, (step, to_place)))
 }
 
 fn local(buffer: &Buffer) -> Option<MemoryLocation> {
@@ -460,5 +589,7 @@ const MEMORY: &str = "memory";
 /// `MAX_OPERATION` and `MAX_CHANNEL` of its kernel.
 const OPS_MAX: usize = 64;
 const CHANNELS_MAX: usize = 16;
+/// `MAX_CHANNEL_PER_OPERATION`.
+const CHANNELS_PER_OP_MAX: usize = 8;
 /// Messages must divide into this many chunks: a higher limit is of no use.
 const PIECES_MAX: u64 = 1 << 15;
