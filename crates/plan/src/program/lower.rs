@@ -6,6 +6,7 @@ use std::ops::Range;
 use netsum_topo::lcm;
 use netsum_topo::links::{Collective, PlannedFlow, TreePlan};
 
+use super::tree_flow::is_tree;
 use super::{Action, Fault, Memory, MemoryLocation, Program, Step, Thread};
 
 /// The program of a plan, in place. Each flow has the first channel on which no earlier flow uses one of its
@@ -44,17 +45,20 @@ pub fn lower_onto(plan: &TreePlan, channels: usize) -> Result<Program, Fault> {
     Ok(program)
 }
 
-/// The program of each flow separately, with its pieces. Flows share no thread, no connection and no piece of memory:
-/// if each is correct, so are all together.
+/// The program of each flow that is not plainly a tree, with its pieces. Flows share no thread, no connection and no
+/// piece of memory: if each is correct, so are all together.
 pub(super) fn lower_each(
     plan: &TreePlan,
 ) -> Result<impl Iterator<Item = (Program, Range<u64>)>, Fault> {
     let layout = Layout::new(plan)?;
     let count = plan.flows.len();
-    Ok((0..count).map(move |flow| {
+    Ok((0..count).filter_map(move |flow| {
+        if layout.is_tree(flow) {
+            return None;
+        }
         let mut program = layout.empty();
         layout.put(&mut program, &mut Threads::new(), flow, 0);
-        (program, layout.parts[flow].clone())
+        Some((program, layout.parts[flow].clone()))
     }))
 }
 
@@ -138,6 +142,16 @@ impl<'a> Layout<'a> {
         let PlannedFlow { up, down, .. } = &self.plan.flows[flow];
         let pairs = |ways: &[Vec<usize>]| ways.iter().map(|way| self.ends(way)).collect();
         (pairs(up), pairs(down))
+    }
+
+    /// Whether a flow is correct as it plainly is a tree.
+    fn is_tree(&self, flow: usize) -> bool {
+        let (ranks, agents) = (self.plan.gpus.len(), self.agent.len());
+        let (up, down) = self.ways(flow);
+        let root = self.agent.get(&self.plan.flows[flow].root);
+        root.is_some_and(|&root| {
+            ranks > 1 && is_tree(self.plan.collective, ranks, agents, root, &up, &down)
+        })
     }
 
     fn connections(&self, flow: usize) -> impl Iterator<Item = (usize, usize)> {

@@ -11,6 +11,7 @@ mod outcome;
 mod plan_check;
 mod reach;
 mod sum;
+mod tree_flow;
 
 pub use check::{Fault, check};
 pub use lower::{lower, lower_onto};

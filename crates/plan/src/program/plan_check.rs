@@ -109,8 +109,8 @@ fn too_fine() -> Fault {
 /// Switches at the ends of paths: joining needs one that adds, branching one that multicasts.
 fn wrong_branching(graph: &LinkGraph, up: &[Vec<usize>], down: &[Vec<usize>]) -> Option<String> {
     let role = |v: usize| graph.vertices()[v].role;
-    let ends: HashSet<usize> =
-        up.iter().chain(down).flat_map(|way| [way[0], way[way.len() - 1]]).collect();
+    let ends = up.iter().chain(down).flat_map(|way| [way[0], way[way.len() - 1]]);
+    let ends: HashSet<usize> = ends.filter(|&v| role(v) != Role::Gpu).collect();
     ends.into_iter().find_map(|v| {
         let Role::Switch { aggregates, multicasts } = role(v) else { return None };
         let joins = up.iter().any(|way| way.last() == Some(&v));
