@@ -8,7 +8,24 @@ from rich.text import Text
 
 from netsum._core import CredentialsError
 from netsum.bench.cases import BenchError
-from netsum.cli import bench, ca, demo, doctor, explain, fabric, job, plan, plan_ocs, recorder, run, sim, top, version
+from netsum.cli import (
+    bench,
+    ca,
+    capture,
+    demo,
+    doctor,
+    explain,
+    fabric,
+    job,
+    plan,
+    plan_ocs,
+    recorder,
+    run,
+    sim,
+    tools,
+    top,
+    version,
+)
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
@@ -16,6 +33,7 @@ from netsum.ocs import OcsError
 from netsum.plan import PlanError
 from netsum.recorder import RecorderError
 from netsum.sim.errors import SimError
+from netsum.tools.errors import ToolError
 
 app = typer.Typer(
     help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
@@ -33,6 +51,8 @@ app.add_typer(plan.app, name="plan")
 app.command("explain")(explain.explain)
 app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
+app.command("capture")(capture.capture)
+app.add_typer(tools.app, name="tools")
 app.command("version")(version.version)
 
 
@@ -45,6 +65,7 @@ REPORTED = (
     PlanError,
     RecorderError,
     SimError,
+    ToolError,
 )
 """Errors that are reported in one message."""
 

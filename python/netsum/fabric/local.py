@@ -33,6 +33,11 @@ class LocalFabric:
         self.description = description
         self.folder = folder or state_home() / description.name
 
+    @property
+    def store(self) -> Path:
+        """The controller's store."""
+        return self.folder / "controller.sqlite"
+
     def up(self, tied: bool = False) -> None:
         """Start everything, wait until it is ready, and let the controller confirm it.
 
@@ -84,8 +89,7 @@ class LocalFabric:
         """
         fabric = str(self.description.path)
         if name == CONTROLLER_NAME:
-            store = str(self.folder / "controller.sqlite")
-            command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", fabric, "--store", store]
+            command = [str(binaries.find(binaries.CONTROLLER)), "--fabric", fabric, "--store", str(self.store)]
             role = CONTROLLER_NAME
         elif any(switch.name == name for switch in self.description.switches):
             command = [str(binaries.find(binaries.SWITCH)), "--fabric", fabric, "--name", name]
