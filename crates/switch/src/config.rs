@@ -64,6 +64,9 @@ pub struct Arguments {
     /// Serve Prometheus metrics here, as 127.77.2.1:9100, over TLS with credentials; overrides the fabric file
     #[arg(long, value_name = "ADDR")]
     pub metrics: Option<SocketAddr>,
+    /// Form of the log: for people, or one JSON object per event, with job, tree and epoch as fields
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log: LogFormat,
     /// What the process gives up once it has started
     #[command(flatten)]
     pub sandbox: SandboxArguments,
@@ -76,6 +79,15 @@ pub enum Role {
     Switch,
     /// Completes sums that switches did not.
     Server,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// A line of text per event.
+    Text,
+    /// A JSON object per event, on a line.
+    Json,
 }
 
 /// Where fragments are added.

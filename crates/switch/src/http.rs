@@ -12,6 +12,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 
+use crate::exposition::{self, OPENMETRICS, TEXT};
+
 /// Maximum size of a request line and headers; those of scrapers are shorter.
 const REQUEST_BYTES: usize = 8192;
 /// Time-out of a whole exchange; a scraper is on the same network.
@@ -19,8 +21,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// Maximum number of connections. A new one takes the place of the oldest: a scraper sends its request at once, so the
 /// oldest is most likely one that never will.
 const CONNECTIONS: usize = 64;
-/// Content type of the registry's format.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Answers `GET /metrics` with `page` until the task is dropped. `patience`: for a whole exchange, handshake included.
 pub(crate) async fn serve(
@@ -103,7 +103,10 @@ async fn answer(
     let line = request.split(|&b| b == b'\r').next().unwrap_or_default();
     let (status, kind, body) = match line {
         b"GET /metrics HTTP/1.1" | b"GET /metrics HTTP/1.0" => match page() {
-            Some(text) => ("200 OK", OPENMETRICS, text),
+            Some(text) if exposition::takes_openmetrics(&String::from_utf8_lossy(&request)) => {
+                ("200 OK", OPENMETRICS, text)
+            }
+            Some(text) => ("200 OK", TEXT, exposition::as_text(&text)),
             None => {
                 ("503 Service Unavailable", "text/plain", "the data thread has stopped\n".into())
             }

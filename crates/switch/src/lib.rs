@@ -7,9 +7,10 @@ mod config;
 mod convert;
 mod daemon;
 mod error;
+mod exposition;
 mod http;
 mod metrics;
 
-pub use config::{Arguments, Config, Dataplane, Role};
+pub use config::{Arguments, Config, Dataplane, LogFormat, Role};
 pub use daemon::Daemon;
 pub use error::SwitchError;

@@ -84,6 +84,47 @@ fn serves_without_a_controller_and_stops_when_asked() {
     assert!(process.0.wait().unwrap().success());
 }
 
+/// A scraper that takes Prometheus's text format, as curl does. promtool's check is skipped where there is none.
+#[test]
+fn the_metrics_pass_promtool() {
+    let (nobody, listen, metrics) = (free().to_string(), free().to_string(), free());
+    let mut process = Process(
+        command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])
+            .args(["--memory", "1MiB", "--metrics", &metrics.to_string(), "--log", "json"])
+            .spawn()
+            .unwrap(),
+    );
+    ready_line(&mut process);
+    let mut stream = TcpStream::connect(metrics).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, page) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
+    assert!(page.contains("# TYPE netsum_switch_cpu_seconds_total counter\n"), "{page}");
+    check_by_promtool(page);
+    // Each event of the log is an object with its fields.
+    let log = BufReader::new(process.0.stderr.take().unwrap());
+    let mut events =
+        log.lines().map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
+    let listening = events.find(|event| event["target"] == "netsum_switch::daemon").unwrap();
+    assert_eq!(listening["level"], "INFO");
+    assert_eq!(listening["fields"]["address"], listen);
+}
+
+fn check_by_promtool(page: &str) {
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped());
+    let Ok(mut promtool) = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() else {
+        eprintln!("skipped: no promtool; make setup-metrics installs it");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
+    let verdict = promtool.wait_with_output().unwrap();
+    let words = [verdict.stdout, verdict.stderr].map(|text| String::from_utf8(text).unwrap());
+    assert!(verdict.status.success() && words.iter().all(String::is_empty), "{words:?}");
+}
+
 /// Resident memory of the process, in KiB.
 fn resident(process: &Process) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();

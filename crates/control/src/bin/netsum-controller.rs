@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use netsum_control::decide::Settings;
 use netsum_control::{Config, ControlError, Controller, Security};
 use netsum_sandbox::{Daemon, Privilege, SandboxArguments};
@@ -45,7 +45,10 @@ struct Arguments {
     /// encrypted, and clients need certificates, too. Without it, whoever reaches the port may do everything.
     #[arg(long, value_name = "FOLDER", env = "NETSUM_CREDENTIALS")]
     credentials: Option<OsString>,
-    /// Log as JSON, one line per event.
+    /// Form of the log: for people, or one JSON object per event, with job, tree and epoch as fields.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log: LogFormat,
+    /// The same as --log json.
     #[arg(long)]
     json_log: bool,
     #[command(flatten)]
@@ -53,6 +56,13 @@ struct Arguments {
     /// Check the fabric file and exit.
     #[arg(long)]
     check: bool,
+}
+
+/// Form of the log.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
 }
 
 /// Grace periods and waiting times, in seconds.
@@ -143,7 +153,7 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
         );
         return Ok(());
     }
-    log(arguments.json_log);
+    log(arguments.json_log || arguments.log == LogFormat::Json);
     let listen = arguments.listen.unwrap_or(fabric.controller);
     let settings = Settings {
         min_bytes: arguments.min_bytes,
