@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-wireshark setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -50,6 +50,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("pandas", "pyarrow", "ray", "ns"))))' || \
 	echo "skipped: tests of the simulator's data frames, Parquet files or sweeps over Ray, or beside ns-3; make setup-sim installs what they need"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
+	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
@@ -145,6 +146,10 @@ setup-loss: ## iptables, from apt if this is root; without it tests on the fabri
 setup-wireshark: ## tshark and dumpcap, from apt if this is root; without them tests of the dissector and of captures are left out
 	@command -v tshark >/dev/null || { test $$(id -u) = 0 && DEBIAN_FRONTEND=noninteractive apt-get install -y -q tshark >/dev/null; } || \
 	{ echo "tshark is missing: install it with your system's packages"; exit 1; }
+
+setup-metrics: ## Prometheus and promtool, from apt if this is root; without them tests of metrics, alerts and dashboards are left out
+	@command -v promtool >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends prometheus >/dev/null; } || \
+	{ echo "prometheus is missing: install it with your system's packages"; exit 1; }
 
 setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what is built afterwards has it
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && test -e /usr/include/libelf.h || \

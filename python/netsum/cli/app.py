@@ -17,6 +17,7 @@ from netsum.cli import (
     explain,
     fabric,
     job,
+    metrics,
     plan,
     plan_ocs,
     recorder,
@@ -29,6 +30,7 @@ from netsum.cli import (
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
 from netsum.fabric.errors import FabricError
+from netsum.metrics.errors import MetricsError
 from netsum.ocs import OcsError
 from netsum.plan import PlanError
 from netsum.recorder import RecorderError
@@ -52,6 +54,7 @@ app.command("explain")(explain.explain)
 app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
 app.command("capture")(capture.capture)
+app.command("metrics")(metrics.metrics)
 app.add_typer(tools.app, name="tools")
 app.command("version")(version.version)
 
@@ -61,6 +64,7 @@ REPORTED = (
     CredentialsError,
     DemoError,
     FabricError,
+    MetricsError,
     OcsError,
     PlanError,
     RecorderError,
