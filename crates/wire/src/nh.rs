@@ -4,7 +4,7 @@
 //! The hash is of the family NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC, 1999), with products of 64-bit words
 //! of which the low half is kept. Such a product hides differences in low bits well and in high bits badly; therefore a
 //! second pass takes the same words with their bytes in reverse order. Two messages have the same hash with a
-//! probability of at most 2^-58 over the keys (docs/adr/0037-tags-in-the-kernel.md has the proof).
+//! probability of at most 2^-58 over the keys (docs/adr/0038-tags-in-the-kernel.md has the proof).
 
 use std::borrow::Cow;
 use std::hash::Hasher;
