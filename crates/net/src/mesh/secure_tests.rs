@@ -209,9 +209,10 @@ fn an_open_connection_ends_when_the_certificate_is_revoked() {
     let told = |rank: usize| meshes[rank].1.recv_timeout(SOON).unwrap().to_string();
     let revoked = "its certificate is revoked";
     assert_eq!(told(0), format!("rank 1 is lost: {revoked}"));
-    assert_eq!(told(1), format!("rank 0 is lost: it has given this rank up: {revoked}"));
-    // From rank 0, or from rank 1 that has heard of it.
-    assert!(told(2).contains(revoked));
+    // From rank 0, or from another rank that has heard of it.
+    let told: [String; 2] = [1, 2].map(told);
+    assert!(told[0].contains("given this rank up"), "{told:?}");
+    assert!(told.iter().all(|told| told.ends_with(revoked)), "{told:?}");
 }
 
 #[test]
