@@ -137,6 +137,22 @@ def test_a_capture_is_of_the_chosen_switch_and_job(fabric: LocalFabric, fabric_f
     assert all(address.split(":")[0] in line.split("\t") for line in ends)
 
 
+@needs_tshark
+@needs_dumpcap
+def test_a_capture_may_keep_headers_alone(fabric: LocalFabric, fabric_file, tmp_path):
+    file = tmp_path / "short.pcapng"
+    arguments = ("--fabric", fabric_file, "--bytes", "128")
+    result = captured(file, *arguments, during=("doctor", "--fabric", fabric_file))
+    assert result["packets"] > 0 and file.stat().st_size < 200 * result["packets"] + 1000
+    lines = tshark(
+        file, "-T", "fields", "-e", "netsum.kind", "-e", "netsum.malformed", "-e", "frame.len", home=tmp_path
+    )
+    found = [line.split("\t") for line in lines.splitlines()]
+    assert {"contribution", "partial", "result"} <= {kind for kind, _, _ in found}
+    assert all(malformed == "" for _, malformed, _ in found)
+    assert any(int(length) > 10_000 for _, _, length in found), "a train"
+
+
 def test_the_filter_names_addresses_ports_and_jobs():
     assert packet_filter(["7701"], []) == "udp and (port 7701)"
     expected = "udp and ((host 10.0.2.1 and port 7701) or port 7801) and (udp[12:4] = 7 or udp[12:4] = 9)"

@@ -20,6 +20,7 @@ def capture(
     at: Annotated[list[str] | None, typer.Option(help="switch or server of the fabric; may be repeated")] = None,
     job: Annotated[list[int] | None, typer.Option(min=0, max=2**32 - 1, help="number; may be repeated")] = None,
     seconds: Annotated[int | None, typer.Option(min=1, help="end after this time; by default Ctrl-C ends it")] = None,
+    keep: Annotated[int | None, typer.Option("--bytes", min=128, help="keep so much of a packet or train")] = None,
     interface: Annotated[str, typer.Option(help="network interface")] = "any",
     as_json: Annotated[bool, typer.Option("--json", help="what was captured as JSON")] = False,
 ) -> None:
@@ -29,6 +30,7 @@ def capture(
     needs dumpcap, and the right to capture, as Wireshark does."""
     chosen = packet_filter(_addresses(fabric, at or []), job or [])
     limits = ["-a", f"duration:{seconds}"] if seconds else []
+    limits += ["-s", str(keep)] if keep else []
     stop_on_termination()
     running = Capture(output, chosen, interface, limits)
     errors.print(f"capturing into {output}" + ("" if seconds else "; Ctrl-C ends it"), soft_wrap=True)
@@ -56,5 +58,5 @@ def _report(captured: Captured, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(captured.file), "packets": captured.packets, "lost": captured.lost})
         return
-    lost = f", {captured.lost} were lost: this machine cannot write so fast" if captured.lost else ""
+    lost = f", {captured.lost} were lost: this machine cannot write so fast; try --bytes 128" if captured.lost else ""
     console.print(f"{captured.packets} packets and trains in {captured.file}{lost}", soft_wrap=True)

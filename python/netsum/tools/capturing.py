@@ -48,8 +48,8 @@ class Capture:
     def __init__(self, file: Path, packet_filter: str, interface: str, limits: Sequence[str] = ()) -> None:
         """Start it, and wait until every packet that is sent from now on is captured.
 
-        limits: dumpcap's conditions for the end, such as ("-a", "duration:10"). Raises ToolError without dumpcap, or
-        if it refuses.
+        limits: dumpcap's options for the end and for what is kept, such as ("-a", "duration:10", "-s", "128"). Raises
+        ToolError without dumpcap, or if it refuses.
         """
         program = shutil.which(DUMPCAP)
         if program is None:

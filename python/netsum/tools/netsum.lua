@@ -581,11 +581,23 @@ local function first_of_train(range)
   end
 end
 
+-- A datagram of `size` bytes of which the capture has the first. Of a train this is its first packet.
+local function cut_packet(range, size)
+  local p = decode(range, size)
+  local length = p.malformed == LENGTH and p.header + p.payload
+  if not netsum.prefs.trains or not length or length >= size then
+    return p
+  end
+  local first = decode(range(0, math.min(length, range:len())), length)
+  first.unseen = math.ceil(size / length) - 1
+  return first
+end
+
 -- The packets of a datagram. Those of a train have one length, except the last, which may be shorter.
 local function packets_of(tvb)
   local range = tvb:range()
   if tvb:len() < tvb:reported_len() then
-    return { decode(range, tvb:reported_len()) }
+    return { cut_packet(range, tvb:reported_len()) }
   end
   local length = netsum.prefs.trains and first_of_train(range)
   local list = {}
@@ -985,7 +997,8 @@ function netsum.dissector(tvb, pinfo, tree)
     known[i].marked = known[i].marked or marked
   end
   pinfo.cols.protocol = found[1].protocol or "netsum"
-  pinfo.cols.info = summary(found[1]) .. (#found > 1 and format(" and %d more", #found - 1) or "")
+  local more = #found - 1 + (found[1].unseen or 0)
+  pinfo.cols.info = summary(found[1]) .. (more > 0 and format(" and %d more", more) or "")
   for i, p in ipairs(found) do
     show(p, known[i], pinfo, tree)
   end
