@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from processes import wait_until
+from prometheus_client import generate_latest
 
 from netsum.fabric.builtin import demo_toml
 from netsum.fabric.credentials import folder_of
@@ -27,8 +28,6 @@ from netsum.fabric.processes import Daemon
 from netsum.fabric.reservations import reserved_port
 from netsum.metrics.families import JOBS_MAX, RANKS_MAX, REASONS_MAX, TENANTS_MAX, TEXT_MAX
 from netsum.metrics.serving import registry
-
-generate_latest = pytest.importorskip("prometheus_client").generate_latest
 
 ROOT = Path(__file__).parents[2]
 ALERTS = ROOT / "monitoring" / "alerts.yml"
