@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from netsum import plan as planner
 from netsum.plan import PlanError, Selection, topology
 
 
@@ -57,6 +58,46 @@ def test_pack_verify_and_other_forms(tmp_path):
     assert "right" in plan("verify", str(steps)).stdout
     plan("pack", *fragment, "--out", str(picture))
     assert picture.read_text().startswith("<svg")
+
+
+def test_links_of_unequal_rates(tmp_path):
+    fabric, file = tmp_path / "unequal.json", tmp_path / "plan.json"
+    rates = [112, 296, 144, 152, 64, 40, 248, 176, 8, 200, 96, 136, 280]
+    pairs = [(a, b) for a in range(6) for b in range(a + 1, 6) if (a, b) not in ((1, 4), (2, 5))]
+    graph = {
+        "name": "unequal",
+        "gpu": [{"name": f"gpu{rank}"} for rank in range(6)],
+        "link": [
+            {"ends": [f"gpu{a}", f"gpu{b}"], "rate": f"{rate}Gbit/s"} for (a, b), rate in zip(pairs, rates, strict=True)
+        ],
+    }
+    fabric.write_text(json.dumps(graph))
+    for collective in planner.COLLECTIVES:
+        shown = plan("pack", str(fabric), "--collective", collective, "-o", str(file)).stdout
+        assert " = bound " in shown
+        assert "right" in plan("verify", str(file), str(fabric)).stdout
+
+
+def test_shares_that_are_written_can_be_read(tmp_path):
+    file = tmp_path / "plan.json"
+    plan("pack", "a100x2", "--collective", "allgather", "-o", str(file))
+    assert "right" in plan("verify", str(file), "a100x2").stdout
+
+
+def test_a_search_within_a_time():
+    graph = topology(Selection("torus:8x8"))
+    found = planner.pack(graph, "allgather", seconds=0.001, progress=lambda seconds, reached: seconds < 600)
+    assert 0 < found["rate"] <= found["bound"] and found["gap"] >= 0
+    assert planner.verify(json.dumps(found["plan"]), graph) is None
+    with pytest.raises(PlanError, match="give more than 0"):
+        planner.pack(graph, seconds=-1)
+
+
+def test_exports_say_what_they_lose(tmp_path):
+    for name, words in (("plan.xml", "for RCCL: 100.0 %"), ("plan.mscclpp.json", "for MSCCL++: 100.0 %")):
+        said = plan("pack", "dgx2", "--collective", "reduce-scatter", "-o", str(tmp_path / name))
+        assert words in said.stderr
+        assert "right" in plan("verify", str(tmp_path / name)).stdout
 
 
 def test_pictures_as_pixels(tmp_path, monkeypatch):
