@@ -25,10 +25,13 @@ fn main() {
     let arguments: Vec<_> = std::env::args().collect();
     let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
     let rounds = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(9);
-    match report::measure(rounds).and_then(|cases| Ok((cases, wires::measure(rounds)?))) {
+    let measured = report::measure(rounds).and_then(|cases| {
+        cases.iter().for_each(report::print);
+        report::print_ratios(&cases);
+        Ok((cases, wires::measure(rounds)?))
+    });
+    match measured {
         Ok((cases, wired)) => {
-            cases.iter().for_each(report::print);
-            report::print_ratios(&cases);
             wired.iter().for_each(report::print_wired);
             if let Some(file) = after("--out") {
                 report::write(file.as_ref(), &cases, &wired);

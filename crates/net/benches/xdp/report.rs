@@ -38,14 +38,22 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
         }
     }
     for round in 0..=rounds {
+        // Of the unsealed packets that precede sealed ones of the same kind.
+        let mut unsealed = Duration::ZERO;
         for ((stream, arithmetic, sealed), case) in streams.iter().zip(&mut cases) {
             let before = stream.completed()?;
             let with_making = stream.time(CONTRIBUTIONS)?;
             let summed = stream.completed()? - before;
             assert_eq!(summed, u64::from(CONTRIBUTIONS / WORKERS), "fragments that were summed");
-            // Senders seal; making an unsealed frame takes a few stores, which are included.
-            let making = if *sealed { stream.idle(CONTRIBUTIONS)? } else { Duration::ZERO };
-            let ours = with_making.saturating_sub(making);
+            // Making an unsealed frame takes a few stores, which are included in all figures. Senders seal.
+            let making = stream.idle(CONTRIBUTIONS)?;
+            let sealing = if *sealed {
+                making.saturating_sub(unsealed)
+            } else {
+                unsealed = making;
+                Duration::ZERO
+            };
+            let ours = with_making.saturating_sub(sealing);
             let bare = stream.bare_time(*arithmetic == Arithmetic::Saturating, CONTRIBUTIONS)?;
             // The first round warms the caches.
             if round > 0 {
