@@ -118,7 +118,7 @@ impl Seals {
     }
 
     /// A packet as its sender seals it. The second: the sender has no key of this job.
-    fn from_neighbour(&mut self, from: u32, packet: &[u8]) -> (Vec<u8>, bool) {
+    fn seal_from(&mut self, from: u32, packet: &[u8]) -> (Vec<u8>, bool) {
         let whole = packet.len() >= HEADER_LEN && packet[0] == VERSION;
         if !whole || packet[HEADER_LEN - 8..HEADER_LEN] != [0; 8] {
             return (packet.to_vec(), false);
@@ -193,7 +193,7 @@ impl Bench {
                 let (from, packet) = (number(&entry["port"]), unhex(entry["in"].as_str().unwrap()));
                 let packet = match &mut self.sealed {
                     Some(sealed) => {
-                        let (sealed, stranger) = sealed.from_neighbour(from, &packet);
+                        let (sealed, stranger) = sealed.seal_from(from, &packet);
                         of_stranger = stranger;
                         on_wire = Some((from, sealed.clone()));
                         sealed
