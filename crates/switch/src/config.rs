@@ -31,7 +31,7 @@ pub struct Arguments {
     /// Name of this switch or server in the fabric
     #[arg(long, value_name = "NAME")]
     pub name: String,
-    /// Address of the controller, as 127.77.0.1:7700
+    /// Address of the controller, as 127.77.0.1:7700; of several all, separated by commas
     #[arg(long, value_name = "ADDR", requires = "listen")]
     pub controller: Option<String>,
     /// UDP address for data, as 127.77.2.1:7701
@@ -104,7 +104,7 @@ pub enum Dataplane {
 pub struct Config {
     /// Name in the fabric.
     pub name: String,
-    /// The controller's address, as "ip:port".
+    /// The controller's address, as "ip:port"; of several all, separated by commas.
     pub controller: String,
     /// The folder of this switch's credentials; `None`: the controller demands none.
     pub credentials: Option<PathBuf>,
@@ -178,7 +178,7 @@ impl Config {
         metrics: Option<SocketAddr>,
     ) -> Result<Config, SwitchError> {
         let fabric = Fabric::load(file)?;
-        let controller = fabric.controller.to_string();
+        let controller = fabric.controllers();
         let unknown = |what, names: Vec<&str>| SwitchError::UnknownName {
             what,
             file: file.to_owned(),

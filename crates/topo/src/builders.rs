@@ -183,6 +183,7 @@ impl Builder {
         let fabric = Fabric {
             name: name.to_owned(),
             controller,
+            standbys: Vec::new(),
             trusted: false,
             hosts: Vec::new(),
             switches: Vec::new(),

@@ -18,6 +18,8 @@ pub struct Fabric {
     pub name: String,
     /// Where the controller serves gRPC.
     pub controller: SocketAddr,
+    /// Where further controllers do, which share a store with the first; one of them all leads.
+    pub standbys: Vec<SocketAddr>,
     /// Whether every sender on the network may act for any job: packets carry no keyed tags.
     pub trusted: bool,
     /// Hosts in file order, which determines the ids.
@@ -194,8 +196,14 @@ impl Fabric {
         found.or_else(|| (name == DEFAULT_TENANT).then(|| Tenant::named(name)))
     }
 
+    /// The addresses of all controllers, as clients take them: separated by commas.
+    pub fn controllers(&self) -> String {
+        let all = std::iter::once(&self.controller).chain(&self.standbys);
+        all.map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
+    }
+
     fn write_toml(&self, out: &mut String) -> std::fmt::Result {
-        writeln!(out, "name = \"{}\"\ncontroller = \"{}\"", self.name, self.controller)?;
+        writeln!(out, "name = \"{}\"\ncontroller = \"{}\"", self.name, self.controllers())?;
         if self.trusted {
             writeln!(out, "trusted = true")?;
         }

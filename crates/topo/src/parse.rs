@@ -33,11 +33,11 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn convert(&self, raw: &RawFabric) -> Result<Fabric, TopoError> {
-        let controller = self.read(&raw.controller, "controller", SOCKET_HELP)?;
-        self.check_port(&raw.controller, "controller", controller)?;
+        let (controller, standbys) = self.controllers(&raw.controller)?;
         Ok(Fabric {
             name: raw.name.get_ref().clone(),
             controller,
+            standbys,
             trusted: raw.trusted,
             hosts: raw.host.iter().map(|host| self.host(host)).collect::<Result<_, _>>()?,
             switches: raw
@@ -244,7 +244,9 @@ impl Checker<'_> {
             }
         }
         let mut udp = HashMap::new();
-        let mut tcp = HashMap::from([(fabric.controller, "the controller".to_owned())]);
+        let controllers = std::iter::once(fabric.controller).chain(fabric.standbys.iter().copied());
+        let mut tcp: HashMap<SocketAddr, String> =
+            controllers.map(|address| (address, "the controller".to_owned())).collect();
         let switches = raw.switch.iter().zip(&fabric.switches).map(|(raw, switch)| {
             let entry = format!("switch {:?}", switch.name);
             (entry, &raw.address, &raw.metrics, switch.address, switch.metrics)
@@ -343,6 +345,25 @@ impl Checker<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The controllers, separated by commas: the first, and the others.
+    fn controllers(
+        &self,
+        raw: &Spanned<String>,
+    ) -> Result<(SocketAddr, Vec<SocketAddr>), TopoError> {
+        let mut all = Vec::new();
+        for text in raw.get_ref().split(',') {
+            let one = Spanned::new(raw.span(), text.trim().to_owned());
+            let address = self.read(&one, "controller", SOCKET_HELP)?;
+            self.check_port(raw, "controller", address)?;
+            if all.contains(&address) {
+                let problem = format!("{address} is given twice; give each controller its own");
+                return Err(self.invalid(raw, "controller", problem));
+            }
+            all.push(address);
+        }
+        Ok((all.remove(0), all))
     }
 
     fn check_port(

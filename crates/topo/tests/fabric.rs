@@ -93,6 +93,30 @@ fn every_mistake_names_file_line_entry_and_remedy() {
 }
 
 #[test]
+fn several_controllers_are_separated_by_commas() {
+    let one = "controller = \"127.77.0.1:7700\"";
+    assert!(GOOD.contains(one));
+    let with = |value: &str| {
+        Fabric::parse(&GOOD.replace(one, &format!("controller = {value:?}")), "several")
+    };
+    let fabric = with("127.77.0.1:7700, 127.77.0.2:7700,127.77.0.3:7700").unwrap();
+    assert_eq!(fabric.controllers(), "127.77.0.1:7700,127.77.0.2:7700,127.77.0.3:7700");
+    assert_eq!(
+        (fabric.controller.to_string().as_str(), fabric.standbys.len()),
+        ("127.77.0.1:7700", 2)
+    );
+    assert_eq!(Fabric::parse(&fabric.to_toml(), "built").unwrap(), fabric);
+    for (value, words) in [
+        ("127.77.0.1:7700,", "\"\" is not an address"),
+        ("127.77.0.1:7700,127.77.0.1:7700", "127.77.0.1:7700 is given twice"),
+        ("127.77.0.1:7700,127.77.0.2:0", "others could not find 127.77.0.2:0"),
+    ] {
+        let message = with(value).unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
+    }
+}
+
+#[test]
 fn a_part_apart_is_found() {
     let island = "\n[[host]]\nname = \"h2\"\naddress = \"127.77.1.3\"\n\n[[switch]]\nname = \"rack1\"\n\
         address = \"127.77.2.2:7701\"\nmemory = \"1MiB\"\n\n[[link]]\nends = [\"h2\", \"rack1\"]\nrate = \"1Gbit/s\"\n";
