@@ -1,4 +1,5 @@
-//! Compiles the protocol between controller, switches and workers; no installed compiler is needed.
+//! Compiles the protocol between controller, switches and workers, the layout of stores, and the part of etcd's API that
+//! the store uses; no installed compiler is needed.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("cargo:rerun-if-changed=proto");
@@ -9,5 +10,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .skip_debug(["netsum.control.v1.JobKey"])
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
         .compile_fds(files)?;
+    let files = protox::compile(["netsum/store/v1/store.proto"], ["proto"])?;
+    tonic_prost_build::configure().compile_fds(files)?;
+    let files = protox::compile(["etcd/rpc.proto"], ["proto"])?;
+    tonic_prost_build::configure().build_server(false).compile_fds(files)?;
     Ok(())
 }

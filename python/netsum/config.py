@@ -2,7 +2,7 @@
 
 | variable | meaning | default |
 |---|---|---|
-| NETSUM_CONTROLLER | `address:port` of the controller | none: hosts add, switches do not |
+| NETSUM_CONTROLLER | `address:port` of the controller; several, with commas | none: hosts add, switches do not |
 | NETSUM_CREDENTIALS | folder of certificates (docs/security.md), if the controller demands them | none |
 | NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
@@ -68,7 +68,7 @@ class Settings:
         plan_options = _read(environment, _PLAN_OPTIONS)
         controller = environment.get("NETSUM_CONTROLLER", "").strip() or None
         if controller:
-            complaint = _address(controller)
+            complaint = _addresses(controller)
             if complaint:
                 raise SettingError(f"NETSUM_CONTROLLER={controller}: {complaint}")
         ways = [f"NETSUM_{option.upper()}" for option in ("plan", "interfaces") if option in plan_options]
@@ -124,6 +124,10 @@ def _read(environment: Mapping[str, str], known: dict[str, Any]) -> dict[str, st
                 raise SettingError(f"{variable}={value}: {complaint}")
             options[option] = value
     return options
+
+
+def _addresses(value: str) -> str | None:
+    return next((complaint for word in value.split(",") if (complaint := _address(word.strip()))), None)
 
 
 def _address(value: str) -> str | None:

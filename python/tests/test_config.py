@@ -40,6 +40,11 @@ def test_an_address_of_this_machine_is_kept_where_there_is_no_fabric():
     assert Settings.from_environment({"NETSUM_HOST": "127.0.0.2"}).host_path_only().host == "127.0.0.2"
 
 
+def test_controllers_are_separated_by_commas():
+    several = "127.77.0.1:7700, 127.77.0.2:7700"
+    assert Settings.from_environment({"NETSUM_CONTROLLER": several}).controller == several
+
+
 def test_one_thing_alone_says_how_sums_of_the_world_go():
     ways = {"NETSUM_PLAN": "plan.json", "NETSUM_INTERFACES": "eth0,eth1", "NETSUM_CONTROLLER": "127.0.0.1:7700"}
     for left_out in ways:
@@ -56,6 +61,8 @@ def test_one_thing_alone_says_how_sums_of_the_world_go():
     [
         ("NETSUM_CONTROLLER", "127.0.0.1"),
         ("NETSUM_CONTROLLER", "host:99999"),
+        ("NETSUM_CONTROLLER", "127.0.0.1:7700,127.0.0.2"),
+        ("NETSUM_CONTROLLER", "127.0.0.1:7700,"),
         ("NETSUM_PROTOCOL", "../x"),
         ("NETSUM_MAX_TREES", "0"),
         ("NETSUM_RELEASE_FRACTION", "nan"),

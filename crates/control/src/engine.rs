@@ -22,6 +22,17 @@ pub struct Engine<S> {
     deferred: VecDeque<Event>,
     trouble: Option<Trouble>,
     failures: u64,
+    term: u64,
+    /// Why nothing takes effect any more.
+    over: Option<String>,
+}
+
+/// Why a decision has no effect.
+enum Setback {
+    /// The store fails.
+    Trouble(String),
+    /// The term is over.
+    Over(String),
 }
 
 /// The store fails.
@@ -37,13 +48,15 @@ struct Trouble {
 pub(crate) struct Snapshot {
     state: State,
     store: pb::StoreStatus,
+    term: u64,
     now_ms: u64,
 }
 
 impl Snapshot {
     /// The state as a message.
     pub fn status(&self) -> pb::StatusReply {
-        pb::StatusReply { store: Some(self.store.clone()), ..self.state.status(self.now_ms) }
+        let (store, term) = (Some(self.store.clone()), self.term);
+        pb::StatusReply { store, term, ..self.state.status(self.now_ms) }
     }
 }
 
@@ -65,25 +78,38 @@ pub enum Failure {
     /// The store could not save it.
     #[error("{0}; nothing was changed, try again once the store works")]
     Store(String),
+    /// The controller's term is over. What it wanted to save last may have been saved.
+    #[error("{0}")]
+    Over(String),
 }
 
 impl<S: Store> Engine<S> {
-    /// Loads the store.
+    /// Begins a term and loads the store.
     pub fn new(
         fabric: Fabric,
         settings: Settings,
         mut store: S,
     ) -> Result<Engine<S>, ControlError> {
+        let term = store.begin_term()?;
         let loaded = loaded(store.load()?, &fabric.topology());
         let state = State::new(fabric, settings, loaded);
-        Ok(Engine { state, store, deferred: VecDeque::new(), trouble: None, failures: 0 })
+        let (deferred, trouble, failures, over) = (VecDeque::new(), None, 0, None);
+        Ok(Engine { state, store, deferred, trouble, failures, term, over })
     }
 
     /// Handles an event. `now_ms` never decreases.
     ///
     /// While the store fails, requests are refused; other events are deferred and take effect, in order, when the store
-    /// works again.
+    /// works again. Once the term is over, every event is refused.
     pub fn handle(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Outcome {
+        if event.term_seen() > self.term {
+            // The peer knows better, or lies: the store tells.
+            let _ = self.confirm();
+        }
+        if let Some(problem) = &self.over {
+            let answer = Err(Failure::Over(problem.clone()));
+            return Outcome { actions: Vec::new(), answer };
+        }
         if event.is_report() {
             let Decision { actions, answer } = self.state.decide(now_ms, event, unix_s);
             return Outcome { actions, answer: answer.map_err(Failure::Refused) };
@@ -95,7 +121,7 @@ impl<S: Store> Engine<S> {
         while let Some(deferred) = self.deferred.front().cloned() {
             match self.attempt(now_ms, &deferred, unix_s) {
                 Ok(decision) => actions.extend(decision.actions),
-                Err(problem) => return self.put_off(actions, event, problem),
+                Err(setback) => return self.put_off(actions, event, setback),
             }
             self.deferred.pop_front();
         }
@@ -104,8 +130,33 @@ impl<S: Store> Engine<S> {
                 actions.extend(decision.actions);
                 Outcome { actions, answer: decision.answer.map_err(Failure::Refused) }
             }
-            Err(problem) => self.put_off(actions, event, problem),
+            Err(setback) => self.put_off(actions, event, setback),
         }
+    }
+
+    /// Confirms that no later term has begun, so that the state is the newest. Errors: the term is over, or the store
+    /// does not answer.
+    pub fn confirm(&mut self) -> Result<(), Failure> {
+        if self.over.is_none()
+            && let Err(error) = self.store.confirm()
+        {
+            match error {
+                ControlError::Deposed { .. } => self.over = Some(error.to_string()),
+                _ => return Err(Failure::Store(error.to_string())),
+            };
+        }
+        self.over.clone().map_or(Ok(()), |problem| Err(Failure::Over(problem)))
+    }
+
+    /// The number of the term.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Why nothing takes effect any more, once the term is over: another controller has begun a later one, or it is
+    /// unknown what the store holds.
+    pub fn over(&self) -> Option<&str> {
+        self.over.as_deref()
     }
 
     /// The whole state at `now_ms`.
@@ -123,7 +174,7 @@ impl<S: Store> Engine<S> {
             failures: self.failures,
             deferred_events: self.deferred.len() as u32,
         };
-        Snapshot { state: self.state.clone(), store, now_ms }
+        Snapshot { state: self.state.clone(), store, term: self.term, now_ms }
     }
 
     /// The state in effect.
@@ -140,24 +191,32 @@ impl<S: Store> Engine<S> {
         self.trouble.as_ref().is_none_or(|trouble| trouble.retry_at_ms <= now_ms)
     }
 
-    /// Decides on a copy, saves, and takes the copy into use. Errors: why the store failed.
-    fn attempt(&mut self, now_ms: u64, event: &Event, unix_s: f64) -> Result<Decision, String> {
+    /// Decides on a copy, saves, and takes the copy into use. Errors: why that has failed.
+    fn attempt(&mut self, now_ms: u64, event: &Event, unix_s: f64) -> Result<Decision, Setback> {
         let mut next = self.state.clone();
         let mut decision = next.decide(now_ms, event.clone(), unix_s);
         if decision.answer.is_err() {
-            // The state is unchanged.
-            return Ok(Decision { actions: Vec::new(), ..decision });
+            // The state is unchanged. A refusal says what is so: only the newest state can.
+            return match self.confirm() {
+                Ok(()) => Ok(Decision { actions: Vec::new(), ..decision }),
+                Err(Failure::Over(problem)) => Err(Setback::Over(problem)),
+                Err(failure) => Err(Setback::Trouble(failure.to_string())),
+            };
         }
         let changes = changes(&self.state, &next, &decision.actions);
         if !changes.is_empty()
             && let Err(error) = self.store.save(&changes)
         {
             let problem = error.to_string();
+            if matches!(error, ControlError::Deposed { .. } | ControlError::Uncertain { .. }) {
+                self.over = Some(problem.clone());
+                return Err(Setback::Over(problem));
+            }
             let since_ms = self.trouble.as_ref().map_or(now_ms, |trouble| trouble.since_ms);
             let retry_at_ms = now_ms + RETRY_MS;
             self.trouble = Some(Trouble { since_ms, retry_at_ms, problem: problem.clone() });
             self.failures += 1;
-            return Err(problem);
+            return Err(Setback::Trouble(problem));
         }
         if !changes.is_empty() {
             self.trouble = None;
@@ -167,7 +226,14 @@ impl<S: Store> Engine<S> {
         Ok(decision)
     }
 
-    fn put_off(&mut self, actions: Vec<Action>, event: Event, problem: String) -> Outcome {
+    fn put_off(&mut self, actions: Vec<Action>, event: Event, setback: Setback) -> Outcome {
+        let problem = match setback {
+            Setback::Trouble(problem) => problem,
+            Setback::Over(problem) => {
+                // The actions of deferred events are saved: whoever leads next repeats them.
+                return Outcome { actions: Vec::new(), answer: Err(Failure::Over(problem)) };
+            }
+        };
         if event.is_request() {
             return Outcome { actions, answer: Err(Failure::Store(problem)) };
         }

@@ -79,6 +79,24 @@ pub enum ControlError {
         /// What is wrong and what to do.
         problem: String,
     },
+    /// Another controller of the same store has begun a later term.
+    #[error(
+        "store {place}: another controller leads since term {term} began; this one has stopped leading"
+    )]
+    Deposed {
+        /// The store.
+        place: String,
+        /// The term that is in force; 0: unknown.
+        term: u64,
+    },
+    /// The store did not answer in time: whether it made a change is unknown.
+    #[error("store {place}: {problem}; whether the change was made is unknown")]
+    Uncertain {
+        /// The store.
+        place: String,
+        /// What is wrong and what to do.
+        problem: String,
+    },
     /// An error of the credentials.
     #[error(transparent)]
     Credentials(#[from] netsum_identity::IdentityError),

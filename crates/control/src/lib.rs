@@ -11,9 +11,11 @@ mod connection;
 mod controller_plan;
 mod convert;
 pub mod decide;
+pub mod election;
 mod engine;
 pub mod epoch;
 mod error;
+mod fence;
 #[doc(hidden)]
 pub mod fuzzing;
 mod limits;
@@ -22,14 +24,19 @@ pub mod pb;
 mod security;
 mod server;
 mod store;
+mod version;
 
 pub use connection::Secured;
 pub use controller_plan::ControllerPlan;
 pub use convert::lease_from_message;
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
+pub use fence::{Fence, Stale};
 pub use log_rate::LogRate;
 pub use netsum_lease::{Attachment, JobPlan};
 pub use security::Security;
-pub use server::{Attempt, Config, Controller, EnrolmentServer, join};
-pub use store::{Change, JobRow, MemberRow, MemoryStore, Saved, SqliteStore, Store};
+pub use server::{Attempt, Config, Controller, EnrolmentServer, SharedStore, join};
+pub use store::{
+    BackupSummary, Change, EtcdCredentials, EtcdStore, JobRow, MemberRow, MemoryStore, Saved,
+    SqliteStore, Store, backup, restore,
+};

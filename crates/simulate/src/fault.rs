@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub enum Process {
     /// The controller.
     Controller,
+    /// A further controller, by number.
+    Standby(u32),
     /// A switch or a server: its index in the fabric file, switches first.
     Aggregator(u32),
     /// A rank of a job: indices of both in the scenario.
@@ -105,6 +107,11 @@ pub enum Kind {
     },
     /// The controller's store rejects writes.
     DiskFull,
+    /// One of several controllers gets no answer from the store; what it writes is made or not.
+    StoreSilent {
+        /// The controller.
+        process: Process,
+    },
     /// A process's clock jumps forward, as after its machine was suspended.
     ClockJump {
         /// The process.
@@ -146,6 +153,7 @@ impl fmt::Display for Process {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Process::Controller => f.write_str("the controller"),
+            Process::Standby(number) => write!(f, "controller {}", number + 2),
             Process::Aggregator(number) => write!(f, "aggregator {number}"),
             Process::Rank(job, rank) => write!(f, "rank {rank} of job #{job}"),
         }
@@ -191,6 +199,7 @@ impl fmt::Display for Kind {
                 write!(f, "the stream between {process} and the controller breaks")
             }
             Kind::DiskFull => f.write_str("the controller's disk is full"),
+            Kind::StoreSilent { process } => write!(f, "the store does not answer {process}"),
             Kind::ClockJump { process, ms } => write!(f, "the clock of {process} jumps by {ms} ms"),
             Kind::RekeyJob { job } => write!(f, "an operator gives job #{job} new keys"),
             Kind::StopJob { job } => write!(f, "an operator ends job #{job}"),

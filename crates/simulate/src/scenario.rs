@@ -34,6 +34,9 @@ pub struct Scenario {
     pub first_job: Option<u32>,
     /// Idle time after which leases expire while the controller is unreachable, seconds.
     pub idle_expiry_s: u32,
+    /// Number of controllers beside the first. With any, they share a store that is always there, and elect one.
+    #[serde(default)]
+    pub standbys: u32,
 }
 
 /// A leaf-spine fabric.
@@ -136,10 +139,14 @@ impl Scenario {
             first_number: draw_first(&mut random),
             first_job: random.chance(200_000).then_some(u32::MAX - 1),
             idle_expiry_s: random.pick(&[0, 30, 900]),
+            standbys: Random::of(seed, &[7]).pick(&[0, 0, 2]),
             fabric,
             jobs,
         };
         scenario.faults = draw_faults(&mut Random::of(seed, &[5]), &scenario);
+        if scenario.standbys > 0 {
+            spread_over_controllers(&mut Random::of(seed, &[8]), &mut scenario);
+        }
         scenario
     }
 
@@ -324,6 +331,45 @@ fn draw_fault(random: &mut Random, scenario: &Scenario, horizon_ms: u64) -> Faul
     let endless = !instant && random.chance(20_000);
     let for_ms = if instant { Some(0) } else { (!endless).then_some(for_ms) };
     Fault { at_ms, for_ms, kind }
+}
+
+/// Lets faults of the controller meet any of several, and adds some that only they can meet.
+fn spread_over_controllers(random: &mut Random, scenario: &mut Scenario) {
+    let standbys = scenario.standbys;
+    let mut other = |process: &mut Process| {
+        if *process == Process::Controller {
+            *process = controller(random, standbys);
+        }
+    };
+    for fault in &mut scenario.faults {
+        match &mut fault.kind {
+            Kind::Kill { process, .. }
+            | Kind::Stop { process }
+            | Kind::ClockJump { process, .. } => {
+                other(process);
+            }
+            Kind::Partition { group, .. } => group.iter_mut().for_each(&mut other),
+            _ => {}
+        }
+    }
+    for _ in 0..random.within(1..=6) {
+        let process = controller(random, standbys);
+        let kind = match random.below(3) {
+            0 => Kind::Kill { process, store: StoreAfter::Kept },
+            1 => Kind::Stop { process },
+            _ => Kind::StoreSilent { process },
+        };
+        let (at_ms, for_ms) = (random.below(12_000), Some(random.within(1..=8_000)));
+        scenario.faults.push(Fault { at_ms, for_ms, kind });
+    }
+    scenario.faults.sort_by_key(|fault| fault.at_ms);
+}
+
+fn controller(random: &mut Random, standbys: u32) -> Process {
+    match random.below(u64::from(standbys) + 1) {
+        0 => Process::Controller,
+        standby => Process::Standby(standby as u32 - 1),
+    }
 }
 
 fn store(random: &mut Random) -> StoreAfter {

@@ -1,6 +1,7 @@
 //! The controller's store in memory: commits survive a restart of the controller, the disk can be full, and a power
 //! failure drops the last commits.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use netsum_control::{Change, ControlError, MemoryStore, Saved, Store};
@@ -13,6 +14,8 @@ pub struct SimulatedStore {
     rows: MemoryStore,
     /// Transactions, oldest first.
     log: Arc<Mutex<Vec<Vec<Change>>>>,
+    /// Whether the store does not answer this handle.
+    silent: Arc<AtomicBool>,
 }
 
 impl SimulatedStore {
@@ -22,7 +25,21 @@ impl SimulatedStore {
         if let Some(first) = first_job {
             rows.set_next_job(first);
         }
-        SimulatedStore { incarnation, first_job, rows, log: Arc::default() }
+        SimulatedStore { incarnation, first_job, rows, log: Arc::default(), silent: Arc::default() }
+    }
+
+    /// The same store for another controller.
+    pub fn shared(&self) -> SimulatedStore {
+        SimulatedStore { silent: Arc::default(), ..self.clone() }
+    }
+
+    /// Sets whether the store answers this handle and its clones.
+    pub fn set_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    fn uncertain(&self) -> ControlError {
+        ControlError::Uncertain { place: self.place(), problem: "no answer".to_owned() }
     }
 
     /// Sets whether the disk is full.
@@ -37,19 +54,37 @@ impl SimulatedStore {
         for changes in &log[..log.len().saturating_sub(commits)] {
             rest.save(changes).expect("a store in memory with room takes all");
         }
+        rest.rows.set_term(self.rows.term());
         rest
     }
 }
 
 impl Store for SimulatedStore {
+    fn begin_term(&mut self) -> Result<u64, ControlError> {
+        self.rows.begin_term()
+    }
+
+    fn confirm(&mut self) -> Result<(), ControlError> {
+        match self.silent.load(Ordering::Relaxed) {
+            true => Err(self.uncertain()),
+            false => self.rows.confirm(),
+        }
+    }
+
     fn load(&mut self) -> Result<Saved, ControlError> {
         self.rows.load()
     }
 
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
+        let silent = self.silent.load(Ordering::Relaxed);
+        let count = self.log.lock().unwrap_or_else(PoisonError::into_inner).len();
+        // A write without an answer is made or not.
+        if silent && count.is_multiple_of(2) {
+            return Err(self.uncertain());
+        }
         self.rows.save(changes)?;
         self.log.lock().unwrap_or_else(PoisonError::into_inner).push(changes.to_vec());
-        Ok(())
+        if silent { Err(self.uncertain()) } else { Ok(()) }
     }
 
     fn place(&self) -> String {

@@ -43,6 +43,7 @@ pub(crate) fn heartbeat(snapshot: &SwitchSnapshot) -> pb::SwitchHeartbeat {
         memory_used_bytes: snapshot.memory_used,
         memory_reserved_bytes: snapshot.memory_reserved,
         tenants: snapshot.tenants.iter().map(|(name, counters)| tenant(name, counters)).collect(),
+        ..pb::SwitchHeartbeat::default()
     }
 }
 

@@ -183,6 +183,7 @@ impl Daemon {
                 policy: policy.clone(),
                 instance,
                 aes,
+                ..pb::SwitchHello::default()
             }
         }
     }

@@ -152,6 +152,10 @@ class LocalFabric:
 
     def _check_addresses(self) -> None:
         """Report an occupied or foreign address before any process is started."""
+        if "," in self.description.controller:
+            raise FabricError(
+                f"{self.description.path}: a local fabric has one controller; name one, or start the daemons one by one"
+            )
         check_free(self.description.controller, socket.SOCK_STREAM, "the controller")
         for switch in self.description.switches:
             check_free(switch.address, socket.SOCK_DGRAM, f"switch {switch.name}")

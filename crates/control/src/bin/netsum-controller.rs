@@ -7,8 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, ValueEnum};
+use netsum_control::client::is_local;
 use netsum_control::decide::Settings;
-use netsum_control::{Config, ControlError, Controller, Security};
+use netsum_control::{
+    Config, ControlError, Controller, EtcdCredentials, EtcdStore, MemoryStore, Security,
+    SharedStore, SqliteStore, Store,
+};
 use netsum_sandbox::{Daemon, Privilege, SandboxArguments};
 use netsum_topo::Fabric;
 use tokio::runtime::Runtime;
@@ -28,10 +32,24 @@ struct Arguments {
     /// Serve here instead of at the address in the fabric file.
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
-    /// Keep jobs in this SQLite file; "none": in memory, until the controller ends. Without the option:
+    /// Keep jobs in this SQLite file; "none": in memory, until the controller ends; "etcd://HOST:PORT,HOST:PORT": in an
+    /// etcd cluster, which several controllers share, of which one leads. Without the option:
     /// $STATE_DIRECTORY/FABRIC.db, else $XDG_STATE_HOME/netsum/FABRIC.db, else ~/.local/state/netsum/FABRIC.db.
-    #[arg(long, value_name = "FILE|none")]
+    #[arg(long, value_name = "FILE|none|etcd://…")]
     store: Option<PathBuf>,
+    /// Folder with a certificate for the etcd cluster (identity.pem, identity-key.pem) and its authority (ca.pem).
+    #[arg(long, value_name = "FOLDER")]
+    etcd_credentials: Option<PathBuf>,
+    /// Where clients reach this one of several controllers, if not at its listening address.
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Copy the store to a new file, and exit. Controllers with a store in etcd go on; one with a SQLite file must be
+    /// stopped.
+    #[arg(long, value_name = "FILE")]
+    backup: Option<PathBuf>,
+    /// Fill the store, which must have no jobs, from a backup, and exit. No controller may run.
+    #[arg(long, value_name = "FILE", conflicts_with = "backup")]
+    restore: Option<PathBuf>,
     /// Buffers below this many bytes use the host path instead of switches.
     #[arg(long, value_name = "BYTES", default_value_t = Settings::default().min_bytes)]
     min_bytes: u64,
@@ -154,21 +172,100 @@ fn run(arguments: &Arguments) -> Result<(), ControlError> {
         return Ok(());
     }
     log(arguments.json_log || arguments.log == LogFormat::Json);
-    let listen = arguments.listen.unwrap_or(fabric.controller);
+    let place = store_place(arguments, &fabric.name)?;
+    if let Some(file) = &arguments.backup {
+        let copied = netsum_control::backup(place.open()?.as_mut(), &fabric.name, file)?;
+        println!("{}: {} jobs, {} ranks", file.display(), copied.jobs, copied.ranks);
+        return Ok(());
+    }
+    if let Some(file) = &arguments.restore {
+        let copied = netsum_control::restore(place.open()?.as_mut(), &fabric.name, file)?;
+        println!("{} jobs, {} ranks are restored", copied.jobs, copied.ranks);
+        return Ok(());
+    }
+    let listen = match arguments.listen {
+        Some(listen) => listen,
+        None => own_address(&fabric)?,
+    };
     let settings = Settings {
         min_bytes: arguments.min_bytes,
         slots_max: arguments.window_max,
         ..arguments.times.settings()
     };
     let security = Security::of_folder(credentials(arguments))?;
-    let store = store_file(arguments.store.as_deref(), &fabric.name)?;
     let mut stop = Stop::new()?;
-    confine(&arguments.sandbox, listen, store.as_deref())?;
-    let controller = Controller::start(Config { fabric, listen, store, settings, security })?;
+    confine(&arguments.sandbox, listen, place.file())?;
+    let store = place.file().map(Path::to_owned);
+    let config = Config { fabric, listen, store, settings, security };
+    let controller = match place {
+        StorePlace::Etcd { endpoints, credentials, .. } => {
+            let advertise = arguments.advertise.clone();
+            Controller::start_in_cluster(config, SharedStore { endpoints, credentials, advertise })
+        }
+        StorePlace::File(_) | StorePlace::Memory => Controller::start(config),
+    }?;
     println!("ready {}", controller.address());
     stop.wait();
     controller.stop();
     Ok(())
+}
+
+/// Where the store is.
+enum StorePlace {
+    Memory,
+    File(PathBuf),
+    Etcd { endpoints: String, credentials: Option<EtcdCredentials>, fabric: String },
+}
+
+impl StorePlace {
+    fn file(&self) -> Option<&Path> {
+        match self {
+            StorePlace::File(file) => Some(file),
+            StorePlace::Memory | StorePlace::Etcd { .. } => None,
+        }
+    }
+
+    fn open(&self) -> Result<Box<dyn Store>, ControlError> {
+        Ok(match self {
+            StorePlace::Memory => Box::new(MemoryStore::drawn()?),
+            StorePlace::File(file) => Box::new(SqliteStore::open(file)?),
+            StorePlace::Etcd { endpoints, credentials, fabric } => {
+                Box::new(EtcdStore::open(endpoints, credentials.clone(), fabric)?)
+            }
+        })
+    }
+}
+
+fn store_place(arguments: &Arguments, fabric: &str) -> Result<StorePlace, ControlError> {
+    let given = arguments.store.as_deref();
+    let Some(endpoints) = given.and_then(Path::to_str).and_then(|url| url.strip_prefix("etcd://"))
+    else {
+        let file = store_file(given, fabric)?;
+        return Ok(file.map_or(StorePlace::Memory, StorePlace::File));
+    };
+    let credentials =
+        arguments.etcd_credentials.as_deref().map(EtcdCredentials::open).transpose()?;
+    let (endpoints, fabric) = (endpoints.to_owned(), fabric.to_owned());
+    Ok(StorePlace::Etcd { endpoints, credentials, fabric })
+}
+
+/// The address of this machine among those of the fabric's controllers.
+fn own_address(fabric: &Fabric) -> Result<SocketAddr, ControlError> {
+    if fabric.standbys.is_empty() {
+        return Ok(fabric.controller);
+    }
+    let all = std::iter::once(fabric.controller).chain(fabric.standbys.iter().copied());
+    let own: Vec<SocketAddr> = all.filter(|address| is_local(address.ip())).collect();
+    match own[..] {
+        [address] => Ok(address),
+        _ => Err(ControlError::Listen {
+            address: fabric.controllers(),
+            reason: format!(
+                "this machine has {} of these addresses; choose one by --listen",
+                own.len()
+            ),
+        }),
+    }
 }
 
 /// Gives up what the controller does not need. Its port is opened later, by the user that it has become.

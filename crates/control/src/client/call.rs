@@ -1,6 +1,5 @@
 //! Single blocking calls; usable from any thread, even within a runtime.
 
-use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +12,14 @@ use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
 use super::endpoint::ControllerEndpoint;
+use super::route::Route;
 use crate::connection::{Secured, TLS_FAILED};
 use crate::convert::shorten;
 use crate::error::ControlError;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
 use crate::security::Security;
+use crate::version;
 
 /// Name and hosts of the fabric.
 pub fn fabric(
@@ -36,8 +37,8 @@ pub fn create_job(
     request: pb::CreateJobRequest,
     timeout: Duration,
 ) -> Result<pb::CreateJobReply, ControlError> {
-    blocking(controller, "CreateJob", timeout, async move |mut client| {
-        client.create_job(request).await
+    blocking(controller, "CreateJob", timeout, async |mut client| {
+        client.create_job(request.clone()).await
     })
 }
 
@@ -57,7 +58,7 @@ pub fn list_jobs(
     ended: bool,
     timeout: Duration,
 ) -> Result<pb::ListJobsReply, ControlError> {
-    blocking(controller, "ListJobs", timeout, async move |mut client| {
+    blocking(controller, "ListJobs", timeout, async |mut client| {
         client.list_jobs(pb::ListJobsRequest { ended }).await
     })
 }
@@ -72,8 +73,10 @@ pub fn stop_job(
     let mut reason = reason.to_owned();
     shorten(&mut reason);
     let request = pb::StopJobRequest { job, reason };
-    blocking(controller, "StopJob", timeout, async move |mut client| client.stop_job(request).await)
-        .map(drop)
+    blocking(controller, "StopJob", timeout, async |mut client| {
+        client.stop_job(request.clone()).await
+    })
+    .map(drop)
 }
 
 /// Gives a job a new key and a new plan; packets under the old key are refused once the plan is in use.
@@ -83,18 +86,26 @@ pub fn rekey_job(
     timeout: Duration,
 ) -> Result<(), ControlError> {
     let request = pb::RekeyJobRequest { job };
-    blocking(controller, "RekeyJob", timeout, async move |mut client| {
-        client.rekey_job(request).await
+    blocking(controller, "RekeyJob", timeout, async |mut client| client.rekey_job(request).await)
+        .map(drop)
+}
+
+/// Whether a controller leads, and where the leader is. Every controller answers.
+pub fn leader(
+    controller: &ControllerEndpoint,
+    timeout: Duration,
+) -> Result<pb::LeaderReply, ControlError> {
+    blocking(controller, LEADER_CALL, timeout, async |mut client| {
+        client.leader(pb::LeaderRequest {}).await
     })
-    .map(drop)
 }
 
 /// A channel to the controller; waits are bounded, and a frozen peer is detected.
-pub(super) async fn connect(
+pub(crate) async fn connect(
     controller: &ControllerEndpoint,
 ) -> Result<ControllerClient<Channel>, ControlError> {
     let address = controller.address();
-    let channel = channel(address)?;
+    let channel = channel(controller)?;
     let connected = match controller.security() {
         Security::Trusted => channel.connect().await,
         Security::Tls(credentials) => {
@@ -107,7 +118,12 @@ pub(super) async fn connect(
         .max_encoding_message_size(MESSAGE_MAX))
 }
 
-fn channel(address: &str) -> Result<Endpoint, ControlError> {
+fn channel(controller: &ControllerEndpoint) -> Result<Endpoint, ControlError> {
+    let address = controller.address();
+    let (connect_timeout, keep_alive) = match controller.has_others() {
+        true => (CONNECT_TIMEOUT_AMONG_OTHERS, KEEP_ALIVE_AMONG_OTHERS),
+        false => (CONNECT_TIMEOUT, KEEP_ALIVE),
+    };
     let bad = || ControlError::BadAddress { address: address.to_owned() };
     if !address
         .rsplit_once(':')
@@ -116,11 +132,12 @@ fn channel(address: &str) -> Result<Endpoint, ControlError> {
         return Err(bad());
     }
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| bad())?;
+    let endpoint = endpoint.user_agent(version::user_agent()).map_err(|_| bad())?;
     Ok(endpoint
-        .connect_timeout(CONNECT_TIMEOUT)
+        .connect_timeout(connect_timeout)
         .tcp_nodelay(true)
-        .http2_keep_alive_interval(KEEP_ALIVE)
-        .keep_alive_timeout(KEEP_ALIVE)
+        .http2_keep_alive_interval(keep_alive)
+        .keep_alive_timeout(keep_alive)
         .keep_alive_while_idle(true))
 }
 
@@ -165,27 +182,18 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-fn blocking<T: Send, F>(
+fn blocking<T: Send>(
     controller: &ControllerEndpoint,
     call: &'static str,
     timeout: Duration,
-    make: impl FnOnce(ControllerClient<Channel>) -> F + Send,
-) -> Result<T, ControlError>
-where
-    F: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
-{
+    make: impl AsyncFn(ControllerClient<Channel>) -> Result<tonic::Response<T>, tonic::Status> + Send,
+) -> Result<T, ControlError> {
     let address = controller.address();
     let run = move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
-        let work = async {
-            let client = connect(controller).await?;
-            make(client)
-                .await
-                .map(tonic::Response::into_inner)
-                .map_err(|status| refused(controller, call, &status))
-        };
+        let work = ask(controller, call, make);
         let seconds = timeout.as_secs_f64();
         let late = |_| ControlError::Timeout { address: address.to_owned(), call, seconds };
         runtime.block_on(async { tokio::time::timeout(timeout, work).await.map_err(late)? })
@@ -193,6 +201,72 @@ where
     // On a separate thread: a caller inside a runtime must not block on another.
     std::thread::scope(|scope| scope.spawn(run).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Asks the controllers until the one that leads has answered. Errors: its refusal, or that none of them answers.
+async fn ask<T>(
+    controller: &ControllerEndpoint,
+    call: &'static str,
+    make: impl AsyncFn(ControllerClient<Channel>) -> Result<tonic::Response<T>, tonic::Status>,
+) -> Result<T, ControlError> {
+    let each = controller.each();
+    let (mut route, mut some_answer) = (Route::new(each.len()), false);
+    loop {
+        let one = &each[route.at()];
+        let (error, leader) = match connect_leader(one, call).await {
+            Err((error @ ControlError::BadAddress { .. }, _)) => return Err(error),
+            Err(failed) => failed,
+            Ok(client) => match make(client).await {
+                Ok(reply) => return Ok(reply.into_inner()),
+                Err(status) => {
+                    let error = refused(one, call, &status);
+                    let Some(leader) = named_leader(&status) else { return Err(error) };
+                    (error, Some(leader))
+                }
+            },
+        };
+        some_answer |= leader.is_some();
+        let hint = leader.and_then(|at| each.iter().position(|other| other.address() == at));
+        if route.go_on(hint) {
+            if each.len() == 1 || !std::mem::take(&mut some_answer) {
+                return Err(error);
+            }
+            tokio::time::sleep(ROUND_PAUSE).await;
+        }
+    }
+}
+
+/// A channel to a controller, for a call. Among others, only to the one that leads, and that answers: what a controller
+/// has not been asked, it cannot do later. Errors: with the leader's address, if a controller that does not lead has
+/// answered; it is empty if that one does not know it.
+pub(super) async fn connect_leader(
+    controller: &ControllerEndpoint,
+    call: &'static str,
+) -> Result<ControllerClient<Channel>, (ControlError, Option<String>)> {
+    let mut client = connect(controller).await.map_err(|error| (error, None))?;
+    // Leader is the one call that each of them answers.
+    if !controller.has_others() || call == LEADER_CALL {
+        return Ok(client);
+    }
+    let asked = tokio::time::timeout(LEADER_PATIENCE, client.leader(pb::LeaderRequest {})).await;
+    let address = controller.address();
+    match asked {
+        Err(_) => {
+            let reason = format!("it did not say within {LEADER_PATIENCE:?} whether it leads");
+            Err((unreachable(address, reason), None))
+        }
+        Ok(Err(status)) => Err((refused(controller, LEADER_CALL, &status), None)),
+        Ok(Ok(reply)) if reply.get_ref().term == 0 => {
+            let reason = "it does not lead".to_owned();
+            Err((unreachable(address, reason), Some(reply.into_inner().leader)))
+        }
+        Ok(Ok(_)) => Ok(client),
+    }
+}
+
+/// The leader's address from the refusal of a controller that does not lead; empty if it does not know it.
+pub(super) fn named_leader(status: &tonic::Status) -> Option<String> {
+    Some(status.metadata().get(LEADER)?.to_str().unwrap_or_default().to_owned())
 }
 
 fn refused(
@@ -218,5 +292,15 @@ fn unreachable(address: &str, reason: String) -> ControlError {
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A frozen controller is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// The same where there are other controllers, so that a new leader is found within seconds.
+const CONNECT_TIMEOUT_AMONG_OTHERS: Duration = Duration::from_millis(500);
+const KEEP_ALIVE_AMONG_OTHERS: Duration = Duration::from_secs(1);
+/// The metadata of refusals by controllers that do not lead: the leader's address, or nothing.
+pub(crate) const LEADER: &str = "netsum-leader";
+const LEADER_CALL: &str = "Leader";
+/// How long one of several controllers may take to say whether it leads.
+const LEADER_PATIENCE: Duration = Duration::from_millis(500);
+/// After all controllers have said that they do not lead.
+const ROUND_PAUSE: Duration = Duration::from_millis(100);
 /// A plan of a thousand ranks on 16 trees is below 1 MiB.
 pub(crate) const MESSAGE_MAX: usize = 16 << 20;

@@ -13,7 +13,9 @@ use tonic::{Status, Streaming};
 use super::backoff::Backoff;
 use super::call;
 use super::endpoint::ControllerEndpoint;
+use super::route::Route;
 use crate::error::ControlError;
+use crate::fence::Stale;
 use crate::pb::controller_client::ControllerClient;
 
 /// The messages of a session, and their handling.
@@ -34,8 +36,8 @@ pub(super) trait Role: Send + 'static {
     ) -> impl Future<Output = Result<Streaming<Self::Event>, Status>> + Send;
     /// Called when the controller has accepted the first report.
     fn connected(&mut self);
-    /// Handles a message of the controller. `false` ends the session.
-    fn event(&mut self, event: Self::Event) -> bool;
+    /// Handles a message of the controller.
+    fn event(&mut self, event: Self::Event) -> After;
     /// Called when the stream has ended, or could not be opened. `false` ends the session.
     fn lost(&mut self, loss: Loss) -> bool;
 }
@@ -47,6 +49,31 @@ pub(super) enum Loss {
     Away(String),
     /// The controller refused, with its reason.
     Refused(String),
+    /// The controller does not lead: another one does.
+    Follows {
+        /// Where the leader is; empty if it is unknown.
+        leader: String,
+        /// The controller's words.
+        reason: String,
+    },
+}
+
+/// What follows a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum After {
+    /// The next message.
+    Next,
+    /// The end of the session.
+    End,
+    /// Another controller: the term of this one is over.
+    Leave(Stale),
+}
+
+impl After {
+    /// The next message, if the owner of the session is still there.
+    pub fn next_if(is_there: bool) -> After {
+        if is_there { After::Next } else { After::End }
+    }
 }
 
 /// Commands of a session's owner.
@@ -95,29 +122,47 @@ pub(super) async fn run<R: Role>(
     mut role: R,
     mut commands: mpsc::UnboundedReceiver<Command<R::Report>>,
 ) {
-    let mut backoff = Backoff::new();
+    let each = controller.each();
+    let (mut backoff, mut route) = (Backoff::new(), Route::new(each.len()));
     loop {
+        let one = &each[route.at()];
         let established = tokio::select! {
-            established = establish(&controller, &mut role) => established,
+            established = establish(one, &mut role) => established,
             () = closed(&mut commands) => return,
         };
-        let loss = match established {
-            Err(loss) => loss,
+        let (loss, had_stream) = match established {
+            Err(loss) => (loss, false),
             Ok(stream) => {
                 backoff.reset();
+                route.succeeded();
                 role.connected();
-                match serve(&controller, stream, &mut role, &mut commands).await {
+                match serve(one, stream, &mut role, &mut commands).await {
                     None => return,
-                    Some(loss) => loss,
+                    Some(loss) => (loss, true),
                 }
             }
         };
-        if !role.lost(loss) {
+        let is_refused = matches!(loss, Loss::Refused(_));
+        let leader = match &loss {
+            Loss::Follows { leader, .. } => each.iter().position(|o| o.address() == leader),
+            // A stream that broke: the controller may still lead.
+            _ if had_stream => Some(route.at()),
+            _ => None,
+        };
+        let is_round_complete = match had_stream && leader == Some(route.at()) {
+            true => each.len() == 1,
+            false => route.go_on(leader),
+        };
+        // One that does not lead is no loss, unless nobody leads.
+        let is_loss = had_stream || is_refused || is_round_complete;
+        if is_loss && !role.lost(loss) {
             return;
         }
-        tokio::select! {
-            () = tokio::time::sleep(backoff.next()) => {}
-            () = closed(&mut commands) => return,
+        if is_loss {
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next()) => {}
+                () = closed(&mut commands) => return,
+            }
         }
     }
 }
@@ -131,14 +176,19 @@ async fn establish<R: Role>(
     controller: &ControllerEndpoint,
     role: &mut R,
 ) -> Result<Stream<R>, Loss> {
-    let client = call::connect(controller).await.map_err(|error| Loss::Away(error.to_string()))?;
+    let connected = call::connect_leader(controller, "session").await;
+    let client = connected.map_err(|(error, leader)| match leader {
+        Some(leader) => Loss::Follows { leader, reason: error.to_string() },
+        None => Loss::Away(error.to_string()),
+    })?;
     let (reports, outgoing) = mpsc::channel(REPORTS_QUEUED);
     let first = reports.try_send(role.hello());
     assert!(first.is_ok(), "a new channel has room");
     let opening = R::open(client, ReceiverStream::new(outgoing));
-    match tokio::time::timeout(OPEN_TIMEOUT, opening).await {
+    let patience = if controller.has_others() { OPEN_TIMEOUT_AMONG_OTHERS } else { OPEN_TIMEOUT };
+    match tokio::time::timeout(patience, opening).await {
         Err(_) => Err(Loss::Away(format!(
-            "the controller at {} did not answer within {OPEN_TIMEOUT:?}",
+            "the controller at {} did not answer within {patience:?}",
             controller.address()
         ))),
         Ok(Err(status)) => Err(loss(controller, &status)),
@@ -158,11 +208,14 @@ async fn serve<R: Role>(
     loop {
         tokio::select! {
             event = stream.events.message() => match event {
-                Ok(Some(event)) => {
-                    if !role.event(event) {
-                        return None;
+                Ok(Some(event)) => match role.event(event) {
+                    After::Next => {}
+                    After::End => return None,
+                    After::Leave(stale) => {
+                        let (leader, reason) = (String::new(), stale.to_string());
+                        return Some(Loss::Follows { leader, reason });
                     }
-                }
+                },
                 Ok(None) => return Some(Loss::Away("the controller closed the stream".to_owned())),
                 Err(status) => return Some(loss(controller, &status)),
             },
@@ -208,6 +261,9 @@ fn loss(controller: &ControllerEndpoint, status: &Status) -> Loss {
         Unimplemented,
     };
     let words = call::reason(controller, status);
+    if let Some(leader) = call::named_leader(status) {
+        return Loss::Follows { leader, reason: words };
+    }
     match status.code() {
         AlreadyExists | FailedPrecondition | InvalidArgument | NotFound | OutOfRange
         | PermissionDenied | Unimplemented => Loss::Refused(words),
@@ -217,6 +273,7 @@ fn loss(controller: &ControllerEndpoint, status: &Status) -> Loss {
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
+const OPEN_TIMEOUT_AMONG_OTHERS: Duration = Duration::from_secs(2);
 const FINISH_TIMEOUT: Duration = Duration::from_secs(1);
 /// A switch may confirm a lease for each of a few hundred trees at once.
 const REPORTS_QUEUED: usize = 256;

@@ -14,11 +14,13 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::endpoint::ControllerEndpoint;
-use super::session::{self, Command, Loss, Role, Sink};
+use super::session::{self, After, Command, Loss, Role, Sink};
 use crate::convert::{idle_expiry, lease_from_message, revocation, shorten};
 use crate::error::ControlError;
+use crate::fence::Fence;
 use crate::pb;
 use crate::pb::controller_client::ControllerClient;
+use crate::pb::switch_command::Command as SwitchCommand;
 use crate::pb::switch_report::Report;
 
 /// A switch's session with the controller. When it is dropped or closed, the controller considers the switch down and
@@ -156,8 +158,13 @@ impl SwitchClient {
     ) -> (SwitchClient, Switch, mpsc::UnboundedReceiver<Command<pb::SwitchReport>>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let counters = Arc::<Mutex<pb::SwitchHeartbeat>>::default();
-        let role =
-            Switch { hello: Box::new(hello), counters: counters.clone(), notices, last_loss: None };
+        let role = Switch {
+            hello: Box::new(hello),
+            counters: counters.clone(),
+            notices,
+            last_loss: None,
+            fence: Fence::default(),
+        };
         (SwitchClient { commands, counters, thread: None }, role, receiver)
     }
 }
@@ -168,6 +175,7 @@ struct Switch {
     notices: Sink<SwitchNotice>,
     /// Reported once, not at each attempt.
     last_loss: Option<Loss>,
+    fence: Fence,
 }
 
 impl Role for Switch {
@@ -175,11 +183,13 @@ impl Role for Switch {
     type Event = pb::SwitchCommand;
 
     fn hello(&mut self) -> pb::SwitchReport {
-        pb::SwitchReport { report: Some(Report::Hello((self.hello)())) }
+        let hello = pb::SwitchHello { term: self.fence.term(), ..(self.hello)() };
+        pb::SwitchReport { report: Some(Report::Hello(hello)) }
     }
 
     fn heartbeat(&mut self) -> pb::SwitchReport {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let counters = pb::SwitchHeartbeat { stale_messages: self.fence.refused(), ..counters };
         pb::SwitchReport { report: Some(Report::Heartbeat(counters)) }
     }
 
@@ -195,24 +205,31 @@ impl Role for Switch {
         self.notices.send(SwitchNotice::Connected);
     }
 
-    fn event(&mut self, command: pb::SwitchCommand) -> bool {
-        match command.command {
-            Some(pb::switch_command::Command::Install(lease)) => {
+    fn event(&mut self, command: pb::SwitchCommand) -> After {
+        if let Some(SwitchCommand::Hello(hello)) = &command.command {
+            self.fence.meet(hello.incarnation);
+        }
+        if let Err(stale) = self.fence.admit(command.term) {
+            tracing::error!(reason = %stale, "refused a controller");
+            return After::Leave(stale);
+        }
+        After::next_if(match command.command {
+            Some(SwitchCommand::Install(lease)) => {
                 self.notices.send(SwitchNotice::Install(Box::new(LeaseOffer::from(&lease))))
             }
-            Some(pb::switch_command::Command::Revoke(revoke)) => match revocation(&revoke) {
+            Some(SwitchCommand::Revoke(revoke)) => match revocation(&revoke) {
                 Ok((job, up_to)) => self.notices.send(SwitchNotice::Revoke { job, up_to }),
                 Err(reason) => {
                     tracing::error!(reason, "ignored a revocation that is malformed");
                     true
                 }
             },
-            Some(pb::switch_command::Command::Hello(hello)) => {
+            Some(SwitchCommand::Hello(hello)) => {
                 self.notices.send(SwitchNotice::Incarnation(hello.incarnation))
             }
             // From a newer controller; unknown to this version.
             None => true,
-        }
+        })
     }
 
     fn lost(&mut self, loss: Loss) -> bool {
@@ -222,7 +239,7 @@ impl Role for Switch {
         self.last_loss = Some(loss.clone());
         self.notices.send(match loss {
             Loss::Refused(reason) => SwitchNotice::Refused { reason },
-            Loss::Away(reason) => SwitchNotice::Away { reason },
+            Loss::Away(reason) | Loss::Follows { reason, .. } => SwitchNotice::Away { reason },
         })
     }
 }

@@ -11,8 +11,9 @@ use tonic::transport::Channel;
 use tonic::{Status, Streaming};
 
 use super::endpoint::ControllerEndpoint;
-use super::session::{self, Command, Loss, Role, Sink};
+use super::session::{self, After, Command, Loss, Role, Sink};
 use crate::error::ControlError;
+use crate::fence::Fence;
 use crate::pb::controller_client::ControllerClient;
 use crate::pb::worker_event::Event;
 use crate::pb::worker_report::Report;
@@ -111,7 +112,10 @@ impl WorkerClient {
     ) -> (WorkerClient, Worker, mpsc::UnboundedReceiver<Command<pb::WorkerReport>>) {
         let (commands, receiver) = mpsc::unbounded_channel();
         let statistics = Arc::<Mutex<pb::WorkerHeartbeat>>::default();
-        let role = Worker { join, size, statistics: statistics.clone(), notices, away: false };
+        let mut fence = Fence::default();
+        fence.meet(join.incarnation);
+        let role =
+            Worker { join, size, statistics: statistics.clone(), notices, away: false, fence };
         (WorkerClient { commands, statistics, thread: None }, role, receiver)
     }
 }
@@ -122,6 +126,7 @@ struct Worker {
     statistics: Arc<Mutex<pb::WorkerHeartbeat>>,
     notices: Sink<WorkerNotice>,
     away: bool,
+    fence: Fence,
 }
 
 impl Role for Worker {
@@ -129,11 +134,13 @@ impl Role for Worker {
     type Event = pb::WorkerEvent;
 
     fn hello(&mut self) -> pb::WorkerReport {
-        pb::WorkerReport { report: Some(Report::Join(self.join.clone())) }
+        let join = pb::Join { term: self.fence.term(), ..self.join.clone() };
+        pb::WorkerReport { report: Some(Report::Join(join)) }
     }
 
     fn heartbeat(&mut self) -> pb::WorkerReport {
         let statistics = self.statistics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let statistics = pb::WorkerHeartbeat { stale_messages: self.fence.refused(), ..statistics };
         pb::WorkerReport { report: Some(Report::Heartbeat(statistics)) }
     }
 
@@ -149,8 +156,12 @@ impl Role for Worker {
         self.notices.send(WorkerNotice::Connected);
     }
 
-    fn event(&mut self, event: pb::WorkerEvent) -> bool {
-        match event.event {
+    fn event(&mut self, event: pb::WorkerEvent) -> After {
+        if let Err(stale) = self.fence.admit(event.term) {
+            tracing::error!(reason = %stale, "refused a controller");
+            return After::Leave(stale);
+        }
+        After::next_if(match event.event {
             Some(Event::Plan(plan)) => self.plan(&plan),
             Some(Event::PeerLost(lost)) => self.notices.send(WorkerNotice::PeerLost(lost)),
             Some(Event::JobFailed(failed)) => {
@@ -167,7 +178,7 @@ impl Role for Worker {
             },
             // From a newer controller; unknown to this version.
             None => true,
-        }
+        })
     }
 
     fn lost(&mut self, loss: Loss) -> bool {
@@ -176,8 +187,8 @@ impl Role for Worker {
                 self.notices.send(WorkerNotice::Refused { reason });
                 false
             }
-            Loss::Away(_) if self.away => true,
-            Loss::Away(reason) => {
+            Loss::Away(_) | Loss::Follows { .. } if self.away => true,
+            Loss::Away(reason) | Loss::Follows { reason, .. } => {
                 self.away = true;
                 self.notices.send(WorkerNotice::Away { reason })
             }

@@ -102,6 +102,15 @@ impl Event {
         matches!(self, Event::WorkerHeartbeat { .. } | Event::SwitchHeartbeat { .. })
     }
 
+    /// The newest term of a controller that the peer has seen; 0: none, or not said.
+    pub fn term_seen(&self) -> u64 {
+        match self {
+            Event::WorkerJoined { join, .. } => join.term,
+            Event::SwitchHello { hello, .. } => hello.term,
+            _ => 0,
+        }
+    }
+
     /// Whether its sender can be refused and may retry. Other events are facts, and must take effect eventually.
     pub fn is_request(&self) -> bool {
         matches!(

@@ -20,6 +20,7 @@ impl State {
             version: VERSION.to_owned(),
             incarnation: self.incarnation,
             store: None,
+            term: 0,
             uptime_s: now_ms as f64 / 1000.0,
             hosts: self.hosts(),
             switches: self
@@ -100,6 +101,7 @@ impl State {
             mtu: state.hello.mtu,
             trees: state.counters.trees.clone(),
             drops: state.counters.drops.clone(),
+            stale_messages: state.counters.stale_messages,
             tenants: state.counters.tenants.clone(),
             neighbours: state
                 .counters

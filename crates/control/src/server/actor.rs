@@ -20,9 +20,9 @@ pub(super) enum Message {
     /// A new stream of a peer; the event is its first report.
     Open(Peer, SessionId, PeerStream, Event, oneshot::Sender<Reply>),
     /// A request for the state, from which the caller makes a status.
-    Snapshot(oneshot::Sender<Snapshot>),
+    Snapshot(oneshot::Sender<Result<Snapshot, Failure>>),
     /// A request for the jobs, including those that are over or not.
-    Jobs(bool, oneshot::Sender<Vec<pb::JobSummary>>),
+    Jobs(bool, oneshot::Sender<Result<Vec<pb::JobSummary>, Failure>>),
 }
 
 /// The answer to an event.
@@ -51,7 +51,7 @@ pub(super) enum PeerSender {
     Switch(mpsc::Sender<Result<pb::SwitchCommand, tonic::Status>>),
 }
 
-/// Serves until it is told to quit or all senders are gone.
+/// Serves until it is told to quit, all senders are gone, or the term is over.
 pub(super) async fn run(
     engine: Engine<Box<dyn Store>>,
     mut inbox: mpsc::Receiver<Message>,
@@ -71,6 +71,14 @@ pub(super) async fn run(
                 Some(message) => actor.handle(message),
                 None => return,
             },
+        }
+        if let Some(problem) = actor.engine.over() {
+            tracing::error!(
+                problem,
+                term = actor.engine.term(),
+                "the term is over; all streams are closed"
+            );
+            return;
         }
     }
 }
@@ -105,8 +113,14 @@ impl Actor {
                 }
                 let _ = reply.send(answer);
             }
-            Message::Snapshot(reply) => drop(reply.send(self.engine.snapshot(self.now_ms()))),
-            Message::Jobs(ended, reply) => drop(reply.send(self.engine.state().job_list(ended))),
+            Message::Snapshot(reply) => {
+                let confirmed = self.engine.confirm();
+                let _ = reply.send(confirmed.map(|()| self.engine.snapshot(self.now_ms())));
+            }
+            Message::Jobs(ended, reply) => {
+                let confirmed = self.engine.confirm();
+                let _ = reply.send(confirmed.map(|()| self.engine.state().job_list(ended)));
+            }
         }
     }
 
@@ -136,12 +150,13 @@ impl Actor {
     }
 
     fn act(&mut self, action: Action) {
+        let term = self.engine.term();
         match action {
             Action::SendToWorker(session, event) => {
                 self.log_event(session, &event);
                 self.send(session, |sender| match sender {
                     PeerSender::Worker(sender) => {
-                        sender.try_send(Ok(pb::WorkerEvent { event: Some(event) })).is_ok()
+                        sender.try_send(Ok(pb::WorkerEvent { event: Some(event), term })).is_ok()
                     }
                     PeerSender::Switch(_) => true,
                 });
@@ -150,7 +165,8 @@ impl Actor {
                 tracing::debug!(session = session.0, ?command, "to switch");
                 self.send(session, |sender| match sender {
                     PeerSender::Switch(sender) => {
-                        sender.try_send(Ok(pb::SwitchCommand { command: Some(command) })).is_ok()
+                        let command = pb::SwitchCommand { command: Some(command), term };
+                        sender.try_send(Ok(command)).is_ok()
                     }
                     PeerSender::Worker(_) => true,
                 });

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http_body::{Frame, SizeHint};
+use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http::header::USER_AGENT;
 use tonic::codegen::http::{Extensions, Request, Response};
 use tonic::codegen::{BoxFuture, Bytes, Service};
 use tonic::server::NamedService;
@@ -17,6 +19,7 @@ use super::authorisation::Peer;
 use super::connections::{Call, Connections};
 use super::incomplete::Incomplete;
 use super::status_cache::{Encoded, ReplyBody};
+use crate::version;
 
 /// The service, with its connections.
 #[derive(Debug, Clone)]
@@ -50,6 +53,10 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
+        if let Err(problem) = version::check(&version::SPOKEN, agent) {
+            return Box::pin(async { Ok(Status::unimplemented(problem).into_http()) });
+        }
         let call = self.connections.begin_call(peer(request.extensions()));
         let incomplete = &self.incomplete;
         let answer = self.service.call(request.map(|body| incomplete.metered(body)));

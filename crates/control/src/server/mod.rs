@@ -8,13 +8,17 @@ mod connections;
 mod enrolment;
 mod handshakes;
 mod incomplete;
+mod leadership;
 mod owner;
+mod refusal;
 mod revocations;
+mod seat;
 mod service;
 mod status_cache;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use netsum_identity::Role;
@@ -28,7 +32,11 @@ pub use self::enrolment::{Attempt, EnrolmentServer, join};
 
 use self::call_layer::CallLayer;
 use self::connections::{ConnectionLimits, Connections};
+use self::leadership::{Leadership, Realm};
 use self::owner::Owner;
+use self::seat::{Reign, Seat, SeatView};
+use self::service::Service;
+use self::status_cache::StatusCache;
 use crate::client::MESSAGE_MAX;
 use crate::decide::Settings;
 use crate::engine::Engine;
@@ -36,7 +44,7 @@ use crate::error::ControlError;
 use crate::limits::{CALLS_PER_CONNECTION, REPORT_MAX, STREAM_WINDOW};
 use crate::pb::controller_server::ControllerServer;
 use crate::security::Security;
-use crate::store::{MemoryStore, SqliteStore, Store};
+use crate::store::{Cluster, EtcdCredentials, MemoryStore, SqliteStore, Store, Threads};
 
 /// Configuration of a controller.
 #[derive(Debug, Clone)]
@@ -51,6 +59,17 @@ pub struct Config {
     pub settings: Settings,
     /// How connections are secured: the credentials are those of the fabric's controller.
     pub security: Security,
+}
+
+/// The store that several controllers share.
+#[derive(Debug, Clone)]
+pub struct SharedStore {
+    /// Members of the etcd cluster, as `host:port`, separated by commas.
+    pub endpoints: String,
+    /// The credentials for the cluster; `None`: it demands none.
+    pub credentials: Option<EtcdCredentials>,
+    /// Where clients and the other controllers reach this one, as `host:port`; `None`: at its listening address.
+    pub advertise: Option<String>,
 }
 
 /// A running controller, on its own threads.
@@ -74,23 +93,47 @@ impl Controller {
 
     /// Like [`Controller::start`], with an open store; `config.store` is ignored.
     pub fn start_with(config: Config, store: Box<dyn Store>) -> Result<Controller, ControlError> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(THREADS)
-            .thread_name("netsum-controller")
-            .enable_all()
-            .build()
-            .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
-        let listener = runtime.block_on(listen(config.listen))?;
-        let address =
-            listener.local_addr().map_err(|error| not_listening(config.listen, &error))?;
-        let (stop, stopped) = oneshot::channel();
-        let (finished, done) = std::sync::mpsc::channel();
-        let serving = serve(config, store, listener, address, stopped)?;
-        runtime.spawn(async move {
-            serving.await;
-            let _ = finished.send(());
-        });
-        Ok(Controller { address, stop: Some(stop), runtime: Some(runtime), done })
+        let opened = Opened::open(&config)?;
+        let realm = Realm {
+            fabric: config.fabric,
+            settings: config.settings,
+            address: opened.address.to_string(),
+            security: config.security.clone(),
+        };
+        let address = realm.address.clone();
+        let (seat, work, quit) = single(realm, store)?;
+        Ok(opened.serve(config.security, Service::new(seat, address), work, quit))
+    }
+
+    /// Starts one of several controllers, which share an etcd cluster as their store; one of them leads. Does not wait
+    /// for the cluster. `config.store` is ignored.
+    pub fn start_in_cluster(
+        config: Config,
+        shared: SharedStore,
+    ) -> Result<Controller, ControlError> {
+        let cluster = Cluster::new(&shared.endpoints, shared.credentials, &config.fabric.name)?;
+        let opened = Opened::open(&config)?;
+        let address = shared.advertise.unwrap_or_else(|| opened.address.to_string());
+        let (fabric, store) = (config.fabric.name.clone(), cluster.place());
+        tracing::info!(address, fabric, store, "controller is up; another one may lead");
+        let realm = Realm {
+            fabric: config.fabric,
+            settings: Settings {
+                switch_expected_ms: config.settings.switch_expected_ms.max(SWITCH_WAIT_MS),
+                ..config.settings
+            },
+            address: address.clone(),
+            security: config.security.clone(),
+        };
+        let (seat, view) = SeatView::channel(Seat::Following { leader: None });
+        let (quit, quitting) = oneshot::channel();
+        let threads = Threads::start()?;
+        let work = async move {
+            // Threads of its own: a leader whose gRPC is busy with a storm of calls must renew its record.
+            let leadership = Leadership::new(realm, cluster, seat).run(quitting);
+            threads.run(leadership).await;
+        };
+        Ok(opened.serve(config.security, Service::new(view, address), work, quit))
     }
 
     /// Listening address.
@@ -115,6 +158,47 @@ impl Drop for Controller {
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(Duration::from_millis(500));
         }
+    }
+}
+
+/// An open port, before it serves.
+struct Opened {
+    runtime: tokio::runtime::Runtime,
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Opened {
+    fn open(config: &Config) -> Result<Opened, ControlError> {
+        check_security(&config.security, &config.fabric.name)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(THREADS)
+            .thread_name("netsum-controller")
+            .enable_all()
+            .build()
+            .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
+        let listener = runtime.block_on(listen(config.listen))?;
+        let address =
+            listener.local_addr().map_err(|error| not_listening(config.listen, &error))?;
+        Ok(Opened { runtime, listener, address })
+    }
+
+    fn serve(
+        self,
+        security: Security,
+        service: Service,
+        work: impl Future<Output = ()> + Send + 'static,
+        quit: oneshot::Sender<()>,
+    ) -> Controller {
+        let Opened { runtime, listener, address } = self;
+        let (stop, stopped) = oneshot::channel();
+        let (finished, done) = std::sync::mpsc::channel();
+        let serving = serve(listener, security, service, work, quit, stopped);
+        runtime.spawn(async move {
+            serving.await;
+            let _ = finished.send(());
+        });
+        Controller { address, stop: Some(stop), runtime: Some(runtime), done }
     }
 }
 
@@ -149,58 +233,70 @@ fn not_listening(address: SocketAddr, error: &std::io::Error) -> ControlError {
     ControlError::Listen { address: address.to_string(), reason }
 }
 
-/// Loads the store and returns the future that serves until `stopped`.
-fn serve(
-    config: Config,
+/// A controller that has the store for itself: its only term begins now.
+fn single(
+    realm: Realm,
     store: Box<dyn Store>,
-    listener: TcpListener,
-    address: SocketAddr,
-    stopped: oneshot::Receiver<()>,
-) -> Result<impl Future<Output = ()> + Send, ControlError> {
-    check_security(&config.security, &config.fabric.name)?;
-    let place = store.place();
-    let engine = Engine::new(config.fabric, config.settings, store)?;
+) -> Result<(SeatView, impl Future<Output = ()> + Send, oneshot::Sender<()>), ControlError> {
+    let (address, place) = (realm.address, store.place());
+    let engine = Engine::new(realm.fabric, realm.settings, store)?;
     let state = engine.state();
     let (fabric, incarnation) = (&state.fabric().name, format!("{:016x}", state.incarnation()));
-    let jobs = state.job_list(false).len();
-    tracing::info!(%address, %fabric, store = place, incarnation, jobs, "controller is up");
+    let (jobs, term) = (state.job_list(false).len(), engine.term());
+    tracing::info!(address, %fabric, store = place, incarnation, term, jobs, "controller is up");
     let (owner, inbox) = Owner::queue();
+    let (fabric, status_cache) = (state.fabric_reply(), StatusCache::new(owner.clone(), address));
+    let reign = Reign { owner, status_cache, fabric, term };
+    let (seat, view) = SeatView::channel(Seat::Leading(Arc::new(reign)));
     let (quit, quitting) = oneshot::channel();
-    let service = service::Service::new(owner, address, engine.state().fabric_reply());
+    let work = async move {
+        // A thread of its own: gRPC's threads may be busy with a storm of calls.
+        let here = tokio::runtime::Handle::current();
+        let run = move || here.block_on(actor::run(engine, inbox, quitting));
+        let _ = tokio::task::spawn_blocking(run).await;
+        drop(seat);
+    };
+    Ok((view, work, quit))
+}
+
+/// Serves until `stopped`. `work` decides, and ends after `quit`.
+async fn serve(
+    listener: TcpListener,
+    security: Security,
+    service: Service,
+    work: impl Future<Output = ()> + Send + 'static,
+    quit: oneshot::Sender<()>,
+    stopped: oneshot::Receiver<()>,
+) {
     let service = ControllerServer::new(service)
         .max_decoding_message_size(REPORT_MAX)
         .max_encoding_message_size(MESSAGE_MAX);
     let connections = Connections::new(ConnectionLimits::of_system());
     let service = CallLayer::new(service, connections.clone());
-    Ok(async move {
-        // A thread of its own: gRPC's threads may be busy with a storm of calls.
-        let here = tokio::runtime::Handle::current();
-        let run = move || here.block_on(actor::run(engine, inbox, quitting));
-        let actor = tokio::task::spawn_blocking(run);
-        let (accepted, secured) = mpsc::channel(CONNECTIONS_QUEUED);
-        let incoming = connections.accept(listener);
-        let acceptor = tokio::spawn(accept::run(incoming, config.security, accepted));
-        let shutdown = async move {
-            let _ = stopped.await;
-            // Streams end with their owner; otherwise the server would wait for them.
-            let _ = quit.send(());
-        };
-        let served = Server::builder()
-            .max_concurrent_streams(CALLS_PER_CONNECTION)
-            .initial_stream_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(4 * STREAM_WINDOW)
-            .http2_keepalive_interval(Some(KEEP_ALIVE))
-            .http2_keepalive_timeout(Some(KEEP_ALIVE))
-            .add_service(service)
-            .serve_with_incoming_shutdown(ReceiverStream::new(secured), shutdown)
-            .await;
-        if let Err(error) = served {
-            tracing::error!(%error, "the server ended");
-        }
-        let _ = actor.await;
-        // The address is free again once the acceptor has ended.
-        let _ = acceptor.await;
-    })
+    let work = tokio::spawn(work);
+    let (accepted, secured) = mpsc::channel(CONNECTIONS_QUEUED);
+    let incoming = connections.accept(listener);
+    let acceptor = tokio::spawn(accept::run(incoming, security, accepted));
+    let shutdown = async move {
+        let _ = stopped.await;
+        // Streams end with their owner; otherwise the server would wait for them.
+        let _ = quit.send(());
+    };
+    let served = Server::builder()
+        .max_concurrent_streams(CALLS_PER_CONNECTION)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(4 * STREAM_WINDOW)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
+        .http2_keepalive_timeout(Some(KEEP_ALIVE))
+        .add_service(service)
+        .serve_with_incoming_shutdown(ReceiverStream::new(secured), shutdown)
+        .await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the server ended");
+    }
+    let _ = work.await;
+    // The address is free again once the acceptor has ended.
+    let _ = acceptor.await;
 }
 
 /// Checks that the credentials are the controller's. Without any, warns once.
@@ -225,4 +321,6 @@ const BACKLOG: u32 = 1024;
 const CONNECTIONS_QUEUED: usize = 16;
 /// A frozen peer is detected within twice this.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
+/// Switches of a leader that was cut off notice that within 2 s, and look for the next one: plans that need them wait.
+const SWITCH_WAIT_MS: u64 = 4_000;
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);

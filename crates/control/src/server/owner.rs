@@ -6,6 +6,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tonic::Status;
 
 use super::actor::{Message, Reply};
+use super::refusal::failed;
 use crate::decide::Event;
 use crate::engine::Snapshot;
 use crate::limits::{CALLS_MAX, MESSAGES_MAX};
@@ -38,7 +39,7 @@ impl Owner {
 
     /// The state now.
     pub async fn snapshot(&self) -> Result<Snapshot, Status> {
-        self.ask(Message::Snapshot).await
+        self.ask(Message::Snapshot).await?.map_err(failed)
     }
 
     /// Reports an event of an open stream, and waits for the answer. Errors: the owner has stopped.

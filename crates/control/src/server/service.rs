@@ -1,6 +1,5 @@
 //! gRPC handlers: convert streams and calls to messages for the owner of the state, and back.
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -12,10 +11,10 @@ use tonic::{Request, Response, Status, Streaming};
 use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
 use super::authorisation::{self, Peer, Request as Wanted};
 use super::owner::Owner;
-use super::status_cache::StatusCache;
+use super::refusal::failed;
+use super::seat::SeatView;
 use crate::convert::Bounded;
-use crate::decide::{Answer, Event, Refusal, SessionId};
-use crate::engine::Failure;
+use crate::decide::{Answer, Event, SessionId};
 use crate::pb;
 use crate::pb::controller_server;
 use crate::pb::switch_report::Report as SwitchContent;
@@ -24,16 +23,15 @@ use crate::pb::worker_report::Report as WorkerContent;
 /// The service; cheap, holds no state.
 #[derive(Debug)]
 pub(super) struct Service {
-    owner: Owner,
-    status_cache: StatusCache,
-    fabric: pb::FabricReply,
+    seat: SeatView,
+    /// Where clients reach this controller.
+    address: String,
     sessions: AtomicU64,
 }
 
 impl Service {
-    pub fn new(owner: Owner, address: SocketAddr, fabric: pb::FabricReply) -> Service {
-        let status_cache = StatusCache::new(owner.clone(), address);
-        Service { owner, status_cache, fabric, sessions: AtomicU64::new(1) }
+    pub fn new(seat: SeatView, address: String) -> Service {
+        Service { seat, address, sessions: AtomicU64::new(1) }
     }
 
     fn session(&self) -> SessionId {
@@ -41,7 +39,8 @@ impl Service {
     }
 
     async fn request(&self, peer: Peer, event: Event) -> Result<Answer, Status> {
-        status(self.owner.ask(|reply| Message::Request(peer, event, reply)).await?)
+        let reign = self.seat.reign()?;
+        status(reign.owner.ask(|reply| Message::Request(peer, event, reply)).await?)
     }
 }
 
@@ -55,7 +54,15 @@ impl controller_server::Controller for Service {
         request: Request<pb::FabricRequest>,
     ) -> Result<Response<pb::FabricReply>, Status> {
         may_look(&request)?;
-        Ok(Response::new(self.fabric.clone()))
+        Ok(Response::new(self.seat.reign()?.fabric.clone()))
+    }
+
+    async fn leader(
+        &self,
+        request: Request<pb::LeaderRequest>,
+    ) -> Result<Response<pb::LeaderReply>, Status> {
+        may_look(&request)?;
+        Ok(Response::new(self.seat.leader(&self.address)))
     }
 
     async fn create_job(
@@ -63,11 +70,11 @@ impl controller_server::Controller for Service {
         request: Request<pb::CreateJobRequest>,
     ) -> Result<Response<pb::CreateJobReply>, Status> {
         let (peer, key) = (peer(&request)?, random_key()?);
-        let from = Some(peer.address.ip());
+        let (from, reign) = (Some(peer.address.ip()), self.seat.reign()?);
         let event = Event::CreateJob { request: checked(request)?, key, from };
         match self.request(peer, event).await? {
             Answer::Created(job) => {
-                let incarnation = self.fabric.incarnation;
+                let incarnation = reign.fabric.incarnation;
                 Ok(Response::new(pb::CreateJobReply { job, incarnation }))
             }
             Answer::Done => Err(Status::internal("a job was created without a number")),
@@ -100,7 +107,7 @@ impl controller_server::Controller for Service {
         may_look(&request)?;
         // The reply is encoded already: it becomes the body of the response.
         let mut response = Response::new(pb::StatusReply::default());
-        response.extensions_mut().insert(self.status_cache.reply().await?);
+        response.extensions_mut().insert(self.seat.reign()?.status_cache.reply().await?);
         Ok(response)
     }
 
@@ -110,7 +117,8 @@ impl controller_server::Controller for Service {
     ) -> Result<Response<pb::ListJobsReply>, Status> {
         may_look(&request)?;
         let ended = request.into_inner().ended;
-        let jobs = self.owner.ask(|reply| Message::Jobs(ended, reply)).await?;
+        let owner = &self.seat.reign()?.owner;
+        let jobs = owner.ask(|reply| Message::Jobs(ended, reply)).await?.map_err(failed)?;
         Ok(Response::new(pb::ListJobsReply { jobs }))
     }
 
@@ -118,7 +126,8 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::WorkerReport>>,
     ) -> Result<Response<Self::WorkerSessionStream>, Status> {
-        let (peer, mut reports) = (peer(&request)?, request.into_inner());
+        let (peer, owner) = (peer(&request)?, self.seat.reign()?.owner.clone());
+        let mut reports = request.into_inner();
         let Some(WorkerContent::Join(join)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
@@ -131,8 +140,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Worker(sender), alive };
         let event = Event::WorkerJoined { session, join, key: random_key()? };
-        status(self.owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
-        let owner = self.owner.clone();
+        status(owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
         tokio::spawn(async move {
             let event_of = |report: pb::WorkerReport| {
                 Ok(match report.report {
@@ -155,7 +163,8 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::SwitchReport>>,
     ) -> Result<Response<Self::SwitchSessionStream>, Status> {
-        let (peer, mut reports) = (peer(&request)?, request.into_inner());
+        let (peer, owner) = (peer(&request)?, self.seat.reign()?.owner.clone());
+        let mut reports = request.into_inner();
         let Some(SwitchContent::Hello(hello)) =
             first(&mut reports).await?.and_then(|report| report.report)
         else {
@@ -168,8 +177,7 @@ impl controller_server::Controller for Service {
         let (alive, gone) = oneshot::channel();
         let stream = PeerStream { sender: PeerSender::Switch(sender), alive };
         let event = Event::SwitchHello { session, hello };
-        status(self.owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
-        let owner = self.owner.clone();
+        status(owner.ask(|reply| Message::Open(peer, session, stream, event, reply)).await?)?;
         tokio::spawn(async move {
             let event_of = |report: pb::SwitchReport| {
                 Ok(match report.report {
@@ -260,16 +268,6 @@ fn status(reply: Reply) -> Result<Answer, Status> {
         Rejection::Denied(denied) => Status::permission_denied(denied.to_string()),
         Rejection::Failed(failure) => failed(failure),
     })
-}
-
-fn failed(failure: Failure) -> Status {
-    match failure {
-        Failure::Refused(Refusal::Invalid(text)) => Status::invalid_argument(text),
-        Failure::Refused(Refusal::Unknown(text)) => Status::not_found(text),
-        Failure::Refused(Refusal::State(text)) => Status::failed_precondition(text),
-        Failure::Refused(Refusal::Taken(text)) => Status::already_exists(text),
-        Failure::Store(_) => Status::internal(failure.to_string()),
-    }
 }
 
 /// Several plans during a burst of re-plans; a peer this far behind does not read.

@@ -1,7 +1,6 @@
 //! Replies to Status: at most one is built at a time, off the owner's thread, and all callers that wait share it.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
@@ -24,7 +23,7 @@ use crate::limits::{REPLIES_HELD_MAX, STATUS_INTERVAL};
 #[derive(Debug)]
 pub(super) struct StatusCache {
     owner: Owner,
-    address: SocketAddr,
+    address: String,
     /// Number of replies whose building has begun.
     begun: Arc<AtomicU64>,
     /// Locked while a reply is built.
@@ -42,7 +41,7 @@ struct Last {
 }
 
 impl StatusCache {
-    pub fn new(owner: Owner, address: SocketAddr) -> StatusCache {
+    pub fn new(owner: Owner, address: String) -> StatusCache {
         let last = Last { reply: None, next_at: Instant::now(), held: Vec::new() };
         let (begun, last) = (Arc::default(), Arc::new(Mutex::new(last)));
         StatusCache { owner, address, begun, last }
@@ -58,14 +57,14 @@ impl StatusCache {
             return Ok(reply.clone());
         }
         // The task outlives a caller that goes away: the others wait for its reply.
-        let build = build(self.owner.clone(), self.address, self.begun.clone(), last);
+        let build = build(self.owner.clone(), self.address.clone(), self.begun.clone(), last);
         tokio::spawn(build).await.map_err(|error| Status::internal(error.to_string()))?
     }
 }
 
 async fn build(
     owner: Owner,
-    address: SocketAddr,
+    address: String,
     begun: Arc<AtomicU64>,
     mut last: OwnedMutexGuard<Last>,
 ) -> Result<Arc<Encoded>, Status> {
@@ -82,9 +81,9 @@ async fn build(
     Ok(reply)
 }
 
-fn encode(snapshot: &Snapshot, address: SocketAddr) -> Result<Arc<Encoded>, Status> {
+fn encode(snapshot: &Snapshot, address: String) -> Result<Arc<Encoded>, Status> {
     let mut reply = snapshot.status();
-    reply.address = address.to_string();
+    reply.address = address;
     let length = reply.encoded_len();
     if length > MESSAGE_MAX {
         return Err(Status::out_of_range(format!(
@@ -218,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn callers_that_wait_share_a_reply() {
         let (owner, mut inbox) = Owner::queue();
-        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".parse().unwrap()));
+        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".to_owned()));
         let calls: Vec<_> = (0..500)
             .map(|_| {
                 let status_cache = status_cache.clone();
@@ -229,7 +228,7 @@ mod tests {
             let mut asked = 0;
             while let Some(Message::Snapshot(reply)) = inbox.recv().await {
                 asked += 1;
-                assert!(reply.send(snapshot()).is_ok());
+                assert!(reply.send(Ok(snapshot())).is_ok());
             }
             asked
         });
@@ -244,7 +243,7 @@ mod tests {
     #[tokio::test]
     async fn a_caller_that_goes_away_does_not_start_another_build() {
         let (owner, mut inbox) = Owner::queue();
-        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".parse().unwrap()));
+        let status_cache = Arc::new(StatusCache::new(owner, "127.0.0.1:7700".to_owned()));
         let gone = tokio::spawn({
             let status_cache = status_cache.clone();
             async move { status_cache.reply().await }
@@ -256,9 +255,9 @@ mod tests {
             let status_cache = status_cache.clone();
             async move { status_cache.reply().await }
         });
-        assert!(first.send(snapshot()).is_ok(), "the build went away with its caller");
+        assert!(first.send(Ok(snapshot())).is_ok(), "the build went away with its caller");
         let Some(Message::Snapshot(second)) = inbox.recv().await else { panic!("no question") };
-        assert!(second.send(snapshot()).is_ok());
+        assert!(second.send(Ok(snapshot())).is_ok());
         waiting.await.unwrap().unwrap();
     }
 

@@ -1,24 +1,44 @@
 //! The interface of stores, and their rows.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::error::ControlError;
 
 /// Storage of a controller's jobs.
+///
+/// Terms tell the controllers of a store apart, one after the other: what an earlier one still wants to write is refused.
 pub trait Store: Send {
+    /// Begins a term, which is higher than every term before, and returns its number. From now on only holders of this
+    /// term can save.
+    fn begin_term(&mut self) -> Result<u64, ControlError>;
     /// Loads everything.
     fn load(&mut self) -> Result<Saved, ControlError>;
-    /// Makes all changes in one transaction. An error leaves the store unchanged.
+    /// Makes all changes in one transaction. Errors: [`ControlError::Deposed`] (a later term has begun),
+    /// [`ControlError::Uncertain`] (the changes may have been made, or may be made later: only a new term can tell); any
+    /// other error leaves the store unchanged.
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError>;
+    /// Confirms that no later term had begun when it was called, so that what this term knows is the newest. Errors: as
+    /// those of [`Store::save`].
+    fn confirm(&mut self) -> Result<(), ControlError>;
     /// A name for users: the file, or "memory".
     fn place(&self) -> String;
 }
 
 impl Store for Box<dyn Store> {
+    fn begin_term(&mut self) -> Result<u64, ControlError> {
+        self.as_mut().begin_term()
+    }
+
     fn load(&mut self) -> Result<Saved, ControlError> {
         self.as_mut().load()
     }
 
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
         self.as_mut().save(changes)
+    }
+
+    fn confirm(&mut self) -> Result<(), ControlError> {
+        self.as_mut().confirm()
     }
 
     fn place(&self) -> String {
@@ -29,6 +49,8 @@ impl Store for Box<dyn Store> {
 /// One change of the store.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Change {
+    /// The store's incarnation; of a store that is restored from a backup.
+    Incarnation(u64),
     /// Number of the next job, if it is free.
     NextJob(u32),
     /// A new job without ranks; replaces everything under its number.
@@ -37,6 +59,17 @@ pub enum Change {
     Job(JobRow),
     /// A rank of a job that was saved before.
     Member(MemberRow),
+}
+
+impl Change {
+    /// The job that changes.
+    pub(super) fn job(&self) -> Option<u32> {
+        match self {
+            Change::Incarnation(_) | Change::NextJob(_) => None,
+            Change::NewJob(job) | Change::Job(job) => Some(job.job),
+            Change::Member(member) => Some(member.job),
+        }
+    }
 }
 
 /// The content of a store.
@@ -119,6 +152,13 @@ pub(super) fn draw_incarnation() -> Result<u64, ControlError> {
         problem: error.to_string(),
     };
     Ok(getrandom::u64().map_err(failed)?.max(1))
+}
+
+/// The number of a new term: higher than that of the term before, and at least the time in milliseconds since 1970, so
+/// that a store that was restored from an old copy has no term for a second time.
+pub(super) fn next_term(before: u64) -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (before + 1).max(since_1970.as_millis() as u64)
 }
 
 /// The first job number of a new store. Stores begin at different thousands, so that packets of a job of another

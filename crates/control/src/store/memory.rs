@@ -12,11 +12,14 @@ use crate::error::ControlError;
 #[derive(Debug, Clone)]
 pub struct MemoryStore {
     content: Arc<Mutex<Content>>,
+    /// The term in which this clone saves.
+    term: u64,
 }
 
 #[derive(Debug)]
 struct Content {
     incarnation: u64,
+    term: u64,
     next_job: u32,
     jobs: BTreeMap<u32, JobRow>,
     members: BTreeMap<(u32, u32), MemberRow>,
@@ -28,8 +31,8 @@ impl MemoryStore {
     pub fn new(incarnation: u64) -> MemoryStore {
         let next_job = first_job(incarnation);
         let (jobs, members) = (BTreeMap::new(), BTreeMap::new());
-        let content = Content { incarnation, next_job, jobs, members, failure: None };
-        MemoryStore { content: Arc::new(Mutex::new(content)) }
+        let content = Content { incarnation, term: 0, next_job, jobs, members, failure: None };
+        MemoryStore { content: Arc::new(Mutex::new(content)), term: 0 }
     }
 
     /// An empty store with a random incarnation.
@@ -47,12 +50,42 @@ impl MemoryStore {
         self.content().next_job = next_job;
     }
 
+    /// The newest term.
+    pub fn term(&self) -> u64 {
+        self.content().term
+    }
+
+    /// Sets the newest term.
+    pub fn set_term(&self, term: u64) {
+        self.content().term = term;
+    }
+
+    fn check_term(&self, content: &Content) -> Result<(), ControlError> {
+        match content.term == self.term {
+            true => Ok(()),
+            false => Err(ControlError::Deposed { place: self.place(), term: content.term }),
+        }
+    }
+
     fn content(&self) -> MutexGuard<'_, Content> {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Store for MemoryStore {
+    fn begin_term(&mut self) -> Result<u64, ControlError> {
+        let mut content = self.content();
+        content.term += 1;
+        let term = content.term;
+        drop(content);
+        self.term = term;
+        Ok(term)
+    }
+
+    fn confirm(&mut self) -> Result<(), ControlError> {
+        self.check_term(&self.content())
+    }
+
     fn load(&mut self) -> Result<Saved, ControlError> {
         let content = self.content();
         Ok(Saved {
@@ -65,11 +98,13 @@ impl Store for MemoryStore {
 
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError> {
         let mut content = self.content();
+        self.check_term(&content)?;
         if let Some(problem) = &content.failure {
             return Err(ControlError::Store { file: "memory".into(), problem: problem.clone() });
         }
         for change in changes.iter().cloned() {
             match change {
+                Change::Incarnation(incarnation) => content.incarnation = incarnation,
                 Change::NextJob(next_job) => content.next_job = next_job,
                 Change::NewJob(job) => {
                     content.members.retain(|(of, _), _| *of != job.job);

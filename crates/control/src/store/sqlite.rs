@@ -10,6 +10,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, Row, Transaction, param
 
 use super::contract::{
     Change, ENDED_KEPT, ENDED_LOADED, JobRow, MemberRow, Saved, Store, draw_incarnation, first_job,
+    next_term,
 };
 use crate::error::ControlError;
 
@@ -18,6 +19,8 @@ use crate::error::ControlError;
 pub struct SqliteStore {
     connection: Connection,
     file: PathBuf,
+    /// The term of this process, which holds the file.
+    term: u64,
 }
 
 impl SqliteStore {
@@ -65,9 +68,10 @@ impl SqliteStore {
                 set_meta(&transaction, NEXT_JOB, first).map_err(fail)?;
             }
         }
+        let term = meta(&transaction, TERM).map_err(fail)?.unwrap_or_default() as u64;
         transaction.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(fail)?;
         transaction.commit().map_err(fail)?;
-        Ok(SqliteStore { connection, file })
+        Ok(SqliteStore { connection, file, term })
     }
 
     fn read(&mut self) -> rusqlite::Result<Saved> {
@@ -100,10 +104,19 @@ impl SqliteStore {
         Ok(Saved { incarnation, next_job, jobs, members })
     }
 
+    fn write_term(&mut self, term: u64) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        set_meta(&transaction, TERM, term as i64)?;
+        transaction.commit()
+    }
+
     fn write(&mut self, changes: &[Change]) -> rusqlite::Result<()> {
         let transaction = self.connection.transaction()?;
         for change in changes {
             match change {
+                Change::Incarnation(incarnation) => {
+                    set_meta(&transaction, INCARNATION, *incarnation as i64)?
+                }
                 Change::NextJob(next_job) => {
                     set_meta(&transaction, NEXT_JOB, i64::from(*next_job))?
                 }
@@ -120,6 +133,18 @@ impl SqliteStore {
 }
 
 impl Store for SqliteStore {
+    fn begin_term(&mut self) -> Result<u64, ControlError> {
+        let term = next_term(self.term);
+        self.write_term(term).map_err(|error| failure(&self.file, error))?;
+        self.term = term;
+        Ok(term)
+    }
+
+    fn confirm(&mut self) -> Result<(), ControlError> {
+        // This process holds the file: nobody else can begin a term.
+        Ok(())
+    }
+
     fn load(&mut self) -> Result<Saved, ControlError> {
         self.read().map_err(|error| failure(&self.file, error))
     }
@@ -285,6 +310,7 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
 }
 
 const INCARNATION: &str = "incarnation";
+const TERM: &str = "term";
 const NEXT_JOB: &str = "next_job";
 const SCHEMA_VERSION: u32 = 4;
 /// Migration from the first layout, in which every job used `panama`.

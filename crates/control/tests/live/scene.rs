@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{
-    self, ControllerEndpoint, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice,
+    self, ControllerEndpoint, LeaseOffer, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice,
 };
 use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, Security, epoch, pb};
@@ -58,12 +58,16 @@ pub type Leases = Arc<Mutex<BTreeSet<(u32, u32, u32)>>>;
 pub struct FakeSwitch {
     pub client: Option<Arc<SwitchClient>>,
     pub leases: Leases,
+    /// All leases that it was ever offered.
+    #[allow(dead_code, reason = "not all tests that share this file compare them")]
+    pub offers: Arc<Mutex<Vec<LeaseOffer>>>,
     pub thread: JoinHandle<()>,
 }
 
 impl FakeSwitch {
-    pub fn start(controller: SocketAddr, name: &str) -> FakeSwitch {
-        let leases = Leases::default();
+    pub fn start(controller: impl ToString, name: &str) -> FakeSwitch {
+        let (leases, offers) = (Leases::default(), Arc::<Mutex<Vec<LeaseOffer>>>::default());
+        let offered = offers.clone();
         let (name, shared) = (name.to_owned(), leases.clone());
         let hello = move || hello(&name, &shared);
         let (client, notices) = SwitchClient::start(&at(controller), hello).unwrap();
@@ -80,6 +84,7 @@ impl FakeSwitch {
                         known = incarnation;
                     }
                     SwitchNotice::Install(lease) => {
+                        offered.lock().unwrap().push(LeaseOffer::clone(&lease));
                         shared.lock().unwrap().insert((lease.job, lease.tree, lease.epoch));
                         if let Some(client) = weak.upgrade() {
                             client.ack(&lease, Ok(()));
@@ -94,7 +99,7 @@ impl FakeSwitch {
                 }
             }
         });
-        FakeSwitch { client: Some(client), leases, thread }
+        FakeSwitch { client: Some(client), leases, offers, thread }
     }
 
     pub fn client(&self) -> &SwitchClient {
@@ -139,7 +144,7 @@ impl FakeWorker {
         FakeWorker::join_as(controller, join(job, rank))
     }
 
-    pub fn join_as(controller: SocketAddr, join: pb::Join) -> FakeWorker {
+    pub fn join_as(controller: impl ToString, join: pb::Join) -> FakeWorker {
         let (client, notices) = WorkerClient::start(&at(controller), join, 4).unwrap();
         FakeWorker { client, notices }
     }

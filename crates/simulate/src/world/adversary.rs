@@ -109,7 +109,7 @@ impl World {
             adversary.keep(Heard { from, to, bytes: bytes.to_vec() });
             if adversary.random.chance(adversary.shape.per_million) {
                 let member = adversary.shape.job.and_then(|job| self.member_of(job as usize));
-                let (forged, after) = adversary.forge(member.as_ref(), self.processes.len());
+                let (forged, after) = adversary.forge(member.as_ref(), self.first_standby);
                 let Heard { from, to, bytes } = forged;
                 let ce = adversary.random.chance(100_000);
                 self.report.forged += 1;

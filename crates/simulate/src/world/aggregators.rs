@@ -103,6 +103,7 @@ impl World {
             policy: config.policy.to_string(),
             instance: self.processes[place].incarnation.into(),
             aes: place.is_multiple_of(2),
+            term: aggregator.client.fence.term(),
         }
     }
 

@@ -11,7 +11,7 @@ use netsum_proto::handover::Path;
 use super::clock::{MS, Nanos, SECOND};
 use super::ranks::Failure;
 use super::streams::StreamId;
-use super::{CONTROLLER, Event, Place, World};
+use super::{Event, Place, World};
 use crate::fault::{Fault, Kind, Process};
 use crate::report::Class;
 
@@ -171,7 +171,7 @@ impl World {
         if job.excuse.is_some() || started > self.queue.now() {
             return None;
         }
-        let state = self.controller.state()?;
+        let state = self.state()?;
         if job.incarnation != state.incarnation() {
             // The controller of another store refuses the job, which continues on the host path.
             return None;
@@ -223,7 +223,7 @@ impl World {
 
     /// Checks that all jobs have ended by the bound.
     pub(super) fn check_bound(&mut self) {
-        for place in self.first_rank..self.processes.len() {
+        for place in self.first_rank..self.first_standby {
             let rank = &self.ranks[place - self.first_rank];
             let job = &self.jobs[rank.job];
             if rank.outcome.is_some() || job.excuse.is_some() || job.id.is_none() {
@@ -248,7 +248,7 @@ impl World {
             self.over = true;
             return;
         }
-        for place in self.first_rank..self.processes.len() {
+        for place in self.first_rank..self.first_standby {
             let rank = &self.ranks[place - self.first_rank];
             let waits = rank.outcome.is_none() && self.is_up(place);
             // Before the first plan an application may wait without limit.
@@ -278,11 +278,11 @@ impl World {
 
     fn check_left_over(&mut self) {
         if self.scenario.faults.iter().any(|fault| fault.for_ms.is_none())
-            || !self.is_up(CONTROLLER)
+            || self.leader_place().is_none()
         {
             return;
         }
-        if let Some(state) = self.controller.state() {
+        if let Some(state) = self.state() {
             // After a power failure a job may be in the state before its ranks had joined.
             let live =
                 self.checks.numbers.iter().find(|((_, id), _)| {

@@ -51,6 +51,8 @@ impl World {
     pub(super) fn place(&self, process: Process) -> Option<Place> {
         match process {
             Process::Controller => Some(CONTROLLER),
+            Process::Standby(number) => Some(self.first_standby + number as usize)
+                .filter(|&place| place < self.processes.len()),
             Process::Aggregator(number) => {
                 Some(1 + number as usize).filter(|&place| place < self.first_rank)
             }
@@ -96,8 +98,9 @@ impl World {
             }
             Kind::DiskFull => {
                 self.active.full += 1;
-                self.controller.set_disk_full(true);
+                self.set_disk_full(true);
             }
+            Kind::StoreSilent { process } => self.silence_store(process, true),
             Kind::ClockJump { process, ms } => {
                 let Some(place) = of(self, process) else { return };
                 self.processes[place].clock.jump(u64::from(ms) * MS);
@@ -137,8 +140,9 @@ impl World {
             Kind::Delay { .. } => self.active.delays.retain(|(entry, _)| !own(entry)),
             Kind::DiskFull => {
                 self.active.full -= 1;
-                self.controller.set_disk_full(self.active.disk_is_full());
+                self.set_disk_full(self.active.disk_is_full());
             }
+            Kind::StoreSilent { process } => self.silence_store(process, false),
             Kind::BreakStream { .. }
             | Kind::ClockJump { .. }
             | Kind::RekeyJob { .. }
@@ -150,7 +154,7 @@ impl World {
 
     fn kill(&mut self, place: Place) {
         if !self.processes[place].alive {
-            if place >= self.first_rank {
+            if (self.first_rank..self.first_standby).contains(&place) {
                 // The rank dies before its start.
                 self.rank_dies(place);
             }
@@ -161,7 +165,7 @@ impl World {
         self.log(place, format_args!("is killed"));
         self.close_all_of(place);
         match place {
-            CONTROLLER => self.controller.stop(),
+            _ if self.controller_index(place).is_some() => self.controller_stops(place),
             _ if place < self.first_rank => self.aggregators[place - 1].machine = None,
             _ => {
                 self.close_mesh_of(place);
@@ -176,7 +180,10 @@ impl World {
             return;
         }
         match place {
-            CONTROLLER => self.start_controller(store),
+            _ if place == CONTROLLER || place >= self.first_standby => {
+                let index = self.controller_index(place).unwrap_or_default();
+                self.start_controller(index, store);
+            }
             _ if place < self.first_rank => self.start_aggregator(place),
             _ => {}
         }
@@ -195,7 +202,7 @@ impl World {
 
     /// Handles deadlines that a clock jump has passed.
     fn clock_jumped(&mut self, place: Place) {
-        if !self.processes[place].alive || place == CONTROLLER {
+        if !self.processes[place].alive || self.controller_index(place).is_some() {
             return;
         }
         self.after(place, 1, super::Timer::Machine);

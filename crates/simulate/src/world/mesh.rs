@@ -76,7 +76,7 @@ impl World {
     /// Called when a fault starts or ends: delivers delayed messages, and starts silence timers of unreachable ranks.
     pub(super) fn mesh_changed(&mut self) {
         let now = self.queue.now();
-        for place in self.first_rank..self.processes.len() {
+        for place in self.first_rank..self.first_standby {
             for peer in self.peers(place) {
                 let cut = self.active.separated(place, peer, |cut| cut.mesh);
                 let link = self.mesh.links.entry((place, peer)).or_default();

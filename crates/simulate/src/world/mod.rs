@@ -6,6 +6,7 @@ mod checks;
 mod client;
 pub mod clock;
 mod controller;
+mod election;
 mod faults;
 mod host_path;
 mod mesh;
@@ -31,6 +32,7 @@ use adversary::Adversary;
 use aggregators::AggregatorProcess;
 use clock::{Clock, MS, Nanos, SECOND};
 use controller::ControllerProcess;
+use election::Register;
 use faults::Active;
 use mesh::Mesh;
 use network::Network;
@@ -38,10 +40,10 @@ use queue::Queue;
 use ranks::RankProcess;
 use streams::{Side, StreamId, Streams};
 
-/// Index of a process: the controller, then switches and servers, then ranks by job.
+/// Index of a process: the controller, then switches and servers, then ranks by job, then further controllers.
 type Place = usize;
 
-/// Index of the controller.
+/// Index of the first controller.
 const CONTROLLER: Place = 0;
 
 /// An event of the simulation.
@@ -103,6 +105,8 @@ enum Timer {
     Connect,
     /// Time-out of an attempt to open a stream.
     OpenTimeout(StreamId),
+    /// The next step of a controller that leads or follows.
+    Election,
     /// Report statistics to the controller.
     Heartbeat,
     /// Deadline of a state machine.
@@ -157,11 +161,14 @@ pub struct World {
     trace: Trace,
     report: Report,
     processes: Vec<ProcessState>,
-    controller: ControllerProcess,
+    controllers: Vec<ControllerProcess>,
+    register: Register,
     aggregators: Vec<AggregatorProcess>,
     ranks: Vec<RankProcess>,
     /// Index of the first rank.
     first_rank: Place,
+    /// Index of the second controller.
+    first_standby: Place,
     jobs: Vec<Job>,
     network: Network,
     adversary: Option<Adversary>,
@@ -203,10 +210,16 @@ impl World {
             let (id, incarnation, attempts, last, excuse) = (None, 0, 0, None, None);
             jobs.push(Job { id, incarnation, attempts, first, size, oracle, last, excuse });
         }
+        let first_standby = processes.len();
+        for standby in 0..scenario.standbys {
+            let name = format!("controller {}", standby + 2);
+            processes.push(ProcessState::new(scenario, Process::Standby(standby), &name));
+        }
         let mut world = World {
             network: Network::new(scenario, &fabric, &topology, &aggregators, &ranks),
             adversary: Adversary::new(scenario),
-            controller: ControllerProcess::new(scenario),
+            controllers: ControllerProcess::all(scenario),
+            register: Register::default(),
             streams: Streams::new(),
             mesh: Mesh::new(),
             active: Active::default(),
@@ -222,6 +235,7 @@ impl World {
             aggregators,
             ranks,
             first_rank,
+            first_standby,
             jobs,
             over: false,
         };
@@ -230,7 +244,9 @@ impl World {
     }
 
     fn set_up(&mut self) {
-        self.start_controller(crate::fault::StoreAfter::Kept);
+        for index in 0..self.controllers.len() {
+            self.start_controller(index, crate::fault::StoreAfter::Kept);
+        }
         for number in (0..self.jobs.len()).filter(|&job| self.is_spoiled(job)).collect::<Vec<_>>() {
             self.jobs[number].excuse = Some("a member of it is hostile".to_owned());
         }
@@ -249,8 +265,9 @@ impl World {
         }
         let jobs_start = self.scenario.jobs.iter().map(|job| job.starts_ms).max().unwrap_or(0);
         let calm = (self.scenario.faults_end_ms() + 1).max(jobs_start + 1000) * MS;
-        self.queue.at(calm + RECOVERY, Event::CheckRecovery);
-        self.queue.at(calm + RECOVERY + SECOND, Event::Drain);
+        let recovery = if self.has_standbys() { RECOVERY_OF_SEVERAL } else { RECOVERY };
+        self.queue.at(calm + recovery, Event::CheckRecovery);
+        self.queue.at(calm + recovery + SECOND, Event::Drain);
         self.queue.at(calm + BOUND, Event::CheckBound);
         let timeout = self.scenario.operation_timeout_ms * MS;
         self.queue.at(calm + BOUND + 2 * timeout, Event::CheckEnd);
@@ -320,7 +337,8 @@ impl World {
 
     fn timer(&mut self, place: Place, timer: Timer) {
         match timer {
-            Timer::Tick if place == CONTROLLER => self.controller_tick(),
+            Timer::Tick if self.controller_index(place).is_some() => self.controller_tick(place),
+            Timer::Election => self.election(place),
             Timer::Tick => self.aggregator_tick(place),
             Timer::Connect => self.connect(place),
             Timer::OpenTimeout(stream) => self.open_timeout(place, stream),
@@ -357,6 +375,18 @@ impl World {
         PortId(self.addresses.get(&address).map_or(u32::MAX, |&place| place as u32))
     }
 
+    /// The index of a place among the controllers.
+    fn controller_index(&self, place: Place) -> Option<usize> {
+        match place {
+            CONTROLLER => Some(0),
+            _ => place.checked_sub(self.first_standby).map(|standby| standby + 1),
+        }
+    }
+
+    fn controller_place(&self, index: usize) -> Place {
+        if index == 0 { CONTROLLER } else { self.first_standby + index - 1 }
+    }
+
     fn is_up(&self, place: Place) -> bool {
         self.processes[place].alive && self.processes[place].stopped == 0
     }
@@ -380,6 +410,7 @@ impl ProcessState {
     fn new(scenario: &Scenario, process: Process, name: &str) -> ProcessState {
         let key = match process {
             Process::Controller => [10, 0, 0],
+            Process::Standby(number) => [14, number.into(), 0],
             Process::Aggregator(number) => [11, number.into(), 0],
             Process::Rank(job, rank) => [12, job.into(), rank.into()],
         };
@@ -402,5 +433,7 @@ impl ProcessState {
 const SOCKET_BUFFER: usize = 256;
 /// Time within which a job must be back on its trees after all faults have ended.
 const RECOVERY: Nanos = 2 * SECOND;
+/// The same with several controllers, after the end of a partition.
+const RECOVERY_OF_SEVERAL: Nanos = 5 * SECOND;
 /// Time within which a job must have ended: no operations are started from one second after recovery.
 const BOUND: Nanos = 45 * SECOND;

@@ -95,7 +95,7 @@ fn path(topology: &Topology, from: NodeId, to: NodeId) -> Vec<Hop> {
 impl World {
     /// Sends a packet of a process.
     pub(super) fn send(&mut self, from: Place, to: Place, bytes: Vec<u8>) {
-        if to >= self.processes.len() {
+        if to >= self.first_standby {
             return;
         }
         self.overhear(from, to, &bytes);

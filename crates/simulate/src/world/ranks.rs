@@ -159,6 +159,7 @@ impl World {
             incarnation: self.jobs[rank.job].incarnation,
             description: Some(self.description(rank.job)),
             plan: rank.known_plan.clone(),
+            term: rank.client.fence.term(),
         }
     }
 

@@ -7,7 +7,7 @@ use netsum_control::decide::SessionId;
 use netsum_control::pb;
 
 use super::clock::{MS, Nanos};
-use super::{CONTROLLER, Event, Place, World};
+use super::{Event, Place, World};
 
 /// Identifies a stream; never reused in a run.
 pub(super) type StreamId = u64;
@@ -38,13 +38,20 @@ pub(super) enum Down {
         finally: bool,
         reason: String,
     },
-    Worker(pb::worker_event::Event),
-    Switch(pb::switch_command::Command),
+    /// The controller does not lead; it names the one that does, if it knows.
+    Follows {
+        leader: Option<usize>,
+    },
+    /// An event, with the controller's term.
+    Worker(pb::worker_event::Event, u64),
+    /// A command, with the controller's term.
+    Switch(pb::switch_command::Command, u64),
     Closed,
 }
 
 pub(super) struct Stream {
     pub peer: Place,
+    pub controller: Place,
     pub peer_incarnation: u32,
     pub controller_incarnation: u32,
     pub session: Option<SessionId>,
@@ -76,9 +83,15 @@ impl Streams {
     }
 
     /// The stream of a session of the running controller.
-    pub(super) fn of_session(&self, incarnation: u32, session: SessionId) -> Option<StreamId> {
+    pub(super) fn of_session(
+        &self,
+        controller: Place,
+        incarnation: u32,
+        session: SessionId,
+    ) -> Option<StreamId> {
         let of = |stream: &Stream| {
-            stream.controller_incarnation == incarnation && stream.session == Some(session)
+            (stream.controller, stream.controller_incarnation) == (controller, incarnation)
+                && stream.session == Some(session)
         };
         self.open.iter().find(|(_, stream)| of(stream)).map(|(&id, _)| id)
     }
@@ -90,14 +103,15 @@ impl Streams {
 
 impl World {
     /// Opens a stream with the first report.
-    pub(super) fn open_stream(&mut self, peer: Place, first: Up) -> StreamId {
+    pub(super) fn open_stream(&mut self, peer: Place, controller: Place, first: Up) -> StreamId {
         let id = self.streams.next;
         self.streams.next += 1;
         let now = self.queue.now();
         let stream = Stream {
             peer,
+            controller,
             peer_incarnation: self.processes[peer].incarnation,
-            controller_incarnation: self.processes[CONTROLLER].incarnation,
+            controller_incarnation: self.processes[controller].incarnation,
             session: None,
             peer_open: true,
             controller_open: true,
@@ -131,7 +145,8 @@ impl World {
     }
 
     pub(super) fn send_down(&mut self, id: StreamId, message: Down) {
-        let at = self.queue.now() + self.message_delay(CONTROLLER);
+        let Some(controller) = self.streams.get(id).map(|stream| stream.controller) else { return };
+        let at = self.queue.now() + self.message_delay(controller);
         let Some(stream) = self.streams.get_mut(id) else { return };
         stream.down.push_back(message);
         stream.down_at = stream.down_at.max(at);
@@ -140,13 +155,14 @@ impl World {
 
     pub(super) fn stream_up(&mut self, id: StreamId) {
         let Some(stream) = self.streams.open.get(&id) else { return };
-        let (peer, incarnation) = (stream.peer, stream.controller_incarnation);
-        let controller = &self.processes[CONTROLLER];
+        let (peer, incarnation, at) =
+            (stream.peer, stream.controller_incarnation, stream.controller);
+        let controller = &self.processes[at];
         if !controller.alive || controller.incarnation != incarnation {
             self.forget_if_closed(id);
             return;
         }
-        if controller.stopped > 0 || self.active.separated(peer, CONTROLLER, |cut| cut.control) {
+        if controller.stopped > 0 || self.active.separated(peer, at, |cut| cut.control) {
             return;
         }
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
@@ -159,13 +175,13 @@ impl World {
 
     pub(super) fn stream_down(&mut self, id: StreamId) {
         let Some(stream) = self.streams.open.get(&id) else { return };
-        let (peer, incarnation) = (stream.peer, stream.peer_incarnation);
+        let (peer, incarnation, at) = (stream.peer, stream.peer_incarnation, stream.controller);
         let process = &self.processes[peer];
         if !process.alive || process.incarnation != incarnation {
             self.forget_if_closed(id);
             return;
         }
-        if process.stopped > 0 || self.active.separated(peer, CONTROLLER, |cut| cut.control) {
+        if process.stopped > 0 || self.active.separated(peer, at, |cut| cut.control) {
             return;
         }
         let Some(stream) = self.streams.open.get_mut(&id) else { return };
@@ -197,8 +213,8 @@ impl World {
     pub(super) fn close_all_of(&mut self, place: Place) {
         for id in self.streams.ids() {
             let stream = &self.streams.open[&id];
-            if place == CONTROLLER {
-                if stream.controller_open {
+            if self.controller_index(place).is_some() {
+                if stream.controller == place && stream.controller_open {
                     self.streams.get_mut(id).expect("it is there").controller_open = false;
                     self.send_down(id, Down::Closed);
                 }
@@ -242,12 +258,13 @@ impl World {
     fn watch_stream(&mut self, id: StreamId) {
         let now = self.queue.now();
         let Some(stream) = self.streams.open.get(&id) else { return };
-        let peer = stream.peer;
+        let (peer, controller) = (stream.peer, stream.controller);
         let blocked = self.processes[peer].stopped > 0
-            || self.processes[CONTROLLER].stopped > 0
-            || self.active.separated(peer, CONTROLLER, |cut| cut.control);
-        let random = &mut self.processes[CONTROLLER].random;
-        let (server, client) = (random.within(2_000..=4_000), random.within(3_000..=6_000));
+            || self.processes[controller].stopped > 0
+            || self.active.separated(peer, controller, |cut| cut.control);
+        let patience = if self.has_standbys() { 1_000..=2_000 } else { 3_000..=6_000 };
+        let random = &mut self.processes[controller].random;
+        let (server, client) = (random.within(2_000..=4_000), random.within(patience));
         let stream = self.streams.open.get_mut(&id).expect("it was just there");
         match (blocked, stream.unreachable_since) {
             (true, None) => {
@@ -269,10 +286,11 @@ impl World {
         let (peer, controller_open) = (stream.peer, stream.controller_open);
         let peer_open = stream.peer_open;
         let same_peer = self.processes[peer].incarnation == stream.peer_incarnation;
+        let controller = stream.controller;
         let same_controller =
-            self.processes[CONTROLLER].incarnation == stream.controller_incarnation;
+            self.processes[controller].incarnation == stream.controller_incarnation;
         match side {
-            Side::Controller if controller_open && same_controller && self.is_up(CONTROLLER) => {
+            Side::Controller if controller_open && same_controller && self.is_up(controller) => {
                 self.close_from_controller(id);
             }
             Side::Peer if peer_open && same_peer && self.is_up(peer) => {
@@ -288,7 +306,7 @@ impl World {
         let process = &self.processes[stream.peer];
         let peer =
             stream.peer_open && process.alive && process.incarnation == stream.peer_incarnation;
-        let controller = &self.processes[CONTROLLER];
+        let controller = &self.processes[stream.controller];
         let same = controller.incarnation == stream.controller_incarnation && controller.alive;
         let waits_for_controller = same && !stream.up.is_empty();
         let waits_for_peer = peer && !stream.down.is_empty();
