@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -49,6 +49,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	echo "skipped: tests of JAX, Keras, Lightning or Accelerate; make setup-frameworks installs what they need"
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("pandas", "pyarrow", "ray", "ns"))))' || \
 	echo "skipped: tests of the simulator's data frames, Parquet files or sweeps over Ray, or beside ns-3; make setup-sim installs what they need"
+	@command -v etcd >/dev/null || echo "skipped: the tests of several controllers; make setup-etcd installs etcd"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
@@ -78,6 +79,9 @@ planted: ## 56 faults in wire and proto, one at a time, that the tests must find
 tls-check: ## every wrong peer, and CONNECTIONS=10000 slow and silent ones at once, against a controller with credentials
 	cargo test --release --quiet -p netsum-identity --test handshakes
 	$(if $(CONNECTIONS),NETSUM_TLS_CONNECTIONS=$(CONNECTIONS)) cargo test --release --quiet -p netsum-control --test live tls_check -- --nocapture
+
+ha: ## three controllers over three members of etcd, killed and stopped by SEEDS=a..b while a checker watches all calls
+	NETSUM_HA_SEEDS=$(or $(SEEDS),1..101) cargo test --release --quiet -p netsum-control --test ha -- --nocapture
 
 forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches and workers that check every element; root
 	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet -p netsum-net --test forge -- --nocapture
@@ -138,6 +142,11 @@ setup-hdl: $(STAMPS)/hdl ## the tools of test-hdl and synth: 0.5 GB from PyPI, a
 setup-ucx: ## the library of UCX, from apt if this is root; without it the tests over it are left out
 	@ldconfig -p | grep -q libucp.so.0 || { test $$(id -u) = 0 && apt-get install -y -q libucx0 ucx-utils >/dev/null; } || \
 	{ echo "libucp.so.0 is missing: install it with your system's packages"; exit 1; }
+
+setup-etcd: ## etcd and its client, from apt if this is root; without them tests of several controllers are left out
+	@command -v etcd >/dev/null && command -v etcdctl >/dev/null || \
+	{ test $$(id -u) = 0 && apt-get install -y -q etcd-server etcd-client >/dev/null; } || \
+	{ echo "etcd or etcdctl is missing: install them with your system's packages"; exit 1; }
 
 setup-loss: ## iptables, from apt if this is root; without it tests on the fabric lose no packets
 	@command -v iptables >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iptables >/dev/null; } || \
