@@ -217,6 +217,7 @@ class SwitchStatus(TypedDict):
     policy: str
     rows_used: int
     tenants: list[SwitchTenant]
+    stale_messages: int
 
 
 class LinkStatus(TypedDict):
@@ -287,6 +288,7 @@ class WorkerStatistics(TypedDict):
     plan_epoch: int
     silent_trees: list[int]
     unreachable_ranks: list[int]
+    stale_messages: int
 
 
 class RankStatus(TypedDict):
@@ -344,3 +346,4 @@ class ControllerStatus(TypedDict):
     jobs: list[JobStatus]
     incarnation: int
     store: StoreStatus | None
+    term: int
