@@ -14,9 +14,9 @@ pub const RATE: Rate = Rate(10_000_000_000);
 /// Job, tree and epoch of installed leases.
 type Leases = BTreeSet<(u32, u32, u32)>;
 
-pub const KEY: JobKey = JobKey::new(Mac::SipHash, [42; 16]);
+pub const KEY: JobKey = JobKey::new(Mac::Nh, [42; 16]);
 /// The key of jobs that the controller rebuilds.
-pub const REBUILT: JobKey = JobKey::new(Mac::SipHash, [43; 16]);
+pub const REBUILT: JobKey = JobKey::new(Mac::Nh, [43; 16]);
 /// Its first job has the number 1.
 pub const INCARNATION: u64 = 4_294_000;
 /// A worker detects within this time that a tree does not answer.
