@@ -104,7 +104,7 @@ fn header(lease: &Lease, vid: u32, format: Format, n_elems: u16) -> Header {
         format,
         job: lease.job,
         vid: Vid(vid),
-        chunk: 0xc0de_0000 + vid,
+        chunk: 0xc0de_0000_u32.wrapping_add(vid),
         epoch: lease.epoch,
         window_cap: NO_CAP,
         n_elems,
