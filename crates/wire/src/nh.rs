@@ -177,7 +177,7 @@ mod tests {
                 let key = |i| word(secret, first + at / 8 + shift + i);
                 let left = (word_at(at, reversed) + key(0)) & u128::from(u64::MAX);
                 let right = (word_at(at + 8, reversed) + key(1)) & u128::from(u64::MAX);
-                (sum + (left * right & u128::from(u64::MAX))) & u128::from(u64::MAX)
+                (sum + ((left * right) & u128::from(u64::MAX))) & u128::from(u64::MAX)
             }) as u64
         };
         [pass(false), pass(true)]
