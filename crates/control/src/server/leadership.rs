@@ -12,8 +12,8 @@ use tonic::Response;
 use tonic::transport::Channel;
 
 use super::actor;
+use super::election_state::{ElectionState, LeaderState};
 use super::owner::Owner;
-use super::seat::{Reign, Seat};
 use super::status_cache::StatusCache;
 use crate::client::{ControllerEndpoint, connect};
 use crate::decide::Settings;
@@ -28,7 +28,7 @@ use crate::store::{CallError, Cluster, EtcdStore, Observed, OwnRecord, Store};
 
 /// What a term needs besides its store.
 #[derive(Debug, Clone)]
-pub(super) struct Realm {
+pub(super) struct TermConfig {
     pub fabric: Fabric,
     pub settings: Settings,
     /// Where clients and other controllers reach this one.
@@ -38,9 +38,9 @@ pub(super) struct Realm {
 
 /// A controller that stands for election.
 pub(super) struct Leadership {
-    realm: Realm,
+    config: TermConfig,
     cluster: Cluster,
-    seat: watch::Sender<Seat>,
+    election: watch::Sender<ElectionState>,
     candidate: Candidate,
     start: Instant,
     /// What the last look has seen.
@@ -62,12 +62,16 @@ struct Term {
 }
 
 impl Leadership {
-    pub fn new(realm: Realm, cluster: Cluster, seat: watch::Sender<Seat>) -> Leadership {
+    pub fn new(
+        config: TermConfig,
+        cluster: Cluster,
+        election: watch::Sender<ElectionState>,
+    ) -> Leadership {
         Leadership {
-            candidate: Candidate::new(realm.address.clone(), 0),
-            realm,
+            candidate: Candidate::new(config.address.clone(), 0),
+            config,
             cluster,
-            seat,
+            election,
             start: Instant::now(),
             seen: Observed::default(),
             own: None,
@@ -82,7 +86,7 @@ impl Leadership {
         loop {
             let turn = async {
                 self.turn().await;
-                self.take_seat().await;
+                self.apply_election().await;
             };
             tokio::select! {
                 () = turn => {}
@@ -134,7 +138,7 @@ impl Leadership {
             }
             Step::Probe { address, term } => self.probe(address, term).await,
             Step::Campaign => {
-                let address = &self.realm.address;
+                let address = &self.config.address;
                 let won = self.cluster.campaign(address, &self.seen, LOOK_PATIENCE).await;
                 match self.heard(won) {
                     Some(Some(own)) => {
@@ -179,7 +183,7 @@ impl Leadership {
     }
 
     async fn ask_leader(&mut self, address: &str) -> Result<pb::LeaderReply, ControlError> {
-        let endpoint = ControllerEndpoint::new(address, self.realm.security.clone());
+        let endpoint = ControllerEndpoint::new(address, self.config.security.clone());
         let client = match self.probed.take() {
             Some((probed, client)) if probed == address => client,
             _ => connect(&endpoint).await?,
@@ -213,7 +217,7 @@ impl Leadership {
     }
 
     /// Begins or ends the own term as the election says, and tells the handlers who leads.
-    async fn take_seat(&mut self) {
+    async fn apply_election(&mut self) {
         let number = self.candidate.term();
         if self.term.as_ref().is_some_and(|term| Some(term.number) != number) {
             self.end_term().await;
@@ -222,25 +226,25 @@ impl Leadership {
             (Some(_), Some(_)) => {}
             (Some(number), None) => {
                 tracing::info!(term = number, "this controller leads");
-                self.seat.send_replace(Seat::Taking(number));
+                self.election.send_replace(ElectionState::Taking(number));
                 let (quit, quitting) = oneshot::channel();
-                let reign = reign(
-                    self.realm.clone(),
+                let leader_state = lead(
+                    self.config.clone(),
                     self.cluster.clone(),
                     number,
-                    self.seat.clone(),
+                    self.election.clone(),
                     quitting,
                 );
-                self.term = Some(Term { number, quit, ended: tokio::spawn(reign) });
+                self.term = Some(Term { number, quit, ended: tokio::spawn(leader_state) });
             }
             (None, _) => {
                 let leader = self.candidate.leader().map(str::to_owned);
-                self.seat.send_if_modified(|seat| {
+                self.election.send_if_modified(|election| {
                     let same =
-                        matches!(seat, Seat::Following { leader: known } if *known == leader);
+                        matches!(election, ElectionState::Following { leader: known } if *known == leader);
                     if !same {
                         tracing::info!(leader = leader.as_deref().unwrap_or("none"), "follows");
-                        *seat = Seat::Following { leader };
+                        *election = ElectionState::Following { leader };
                     }
                     !same
                 });
@@ -258,7 +262,7 @@ impl Leadership {
     /// Ends the own term; whether there was one.
     async fn end_term(&mut self) -> bool {
         let Some(Term { quit, ended, .. }) = self.term.take() else { return false };
-        self.seat.send_replace(Seat::Following { leader: None });
+        self.election.send_replace(ElectionState::Following { leader: None });
         let _ = quit.send(());
         let _ = ended.await;
         true
@@ -270,17 +274,17 @@ impl Leadership {
 }
 
 /// Leads in a term: until it is told to quit, or the term is over.
-async fn reign(
-    realm: Realm,
+async fn lead(
+    config: TermConfig,
     cluster: Cluster,
     term: u64,
-    seat: watch::Sender<Seat>,
+    election: watch::Sender<ElectionState>,
     quit: oneshot::Receiver<()>,
 ) {
-    let address = realm.address.clone();
+    let address = config.address.clone();
     let loaded = tokio::task::spawn_blocking(move || -> Result<_, ControlError> {
         let store: Box<dyn Store> = Box::new(EtcdStore::of_term(cluster, term)?);
-        Engine::new(realm.fabric, realm.settings, store)
+        Engine::new(config.fabric, config.settings, store)
     });
     let engine = match loaded.await {
         Ok(Ok(engine)) => engine,
@@ -296,11 +300,16 @@ async fn reign(
     let (owner, inbox) = Owner::queue();
     let fabric = engine.state().fabric_reply();
     let status_cache = StatusCache::new(owner.clone(), address);
-    seat.send_replace(Seat::Leading(Arc::new(Reign { owner, status_cache, fabric, term })));
+    election.send_replace(ElectionState::Leading(Arc::new(LeaderState {
+        owner,
+        status_cache,
+        fabric,
+        term,
+    })));
     let here = tokio::runtime::Handle::current();
     let _ =
         tokio::task::spawn_blocking(move || here.block_on(actor::run(engine, inbox, quit))).await;
-    seat.send_replace(Seat::Following { leader: None });
+    election.send_replace(ElectionState::Following { leader: None });
 }
 
 /// For a look or a renewal: a healthy cluster answers within milliseconds.

@@ -5,6 +5,7 @@ mod actor;
 mod authorisation;
 mod call_layer;
 mod connections;
+mod election_state;
 mod enrolment;
 mod handshakes;
 mod incomplete;
@@ -12,7 +13,6 @@ mod leadership;
 mod owner;
 mod refusal;
 mod revocations;
-mod seat;
 mod service;
 mod status_cache;
 
@@ -32,9 +32,9 @@ pub use self::enrolment::{Attempt, EnrolmentServer, join};
 
 use self::call_layer::CallLayer;
 use self::connections::{ConnectionLimits, Connections};
-use self::leadership::{Leadership, Realm};
+use self::election_state::{ElectionState, ElectionView, LeaderState};
+use self::leadership::{Leadership, TermConfig};
 use self::owner::Owner;
-use self::seat::{Reign, Seat, SeatView};
 use self::service::Service;
 use self::status_cache::StatusCache;
 use crate::client::MESSAGE_MAX;
@@ -94,15 +94,15 @@ impl Controller {
     /// Like [`Controller::start`], with an open store; `config.store` is ignored.
     pub fn start_with(config: Config, store: Box<dyn Store>) -> Result<Controller, ControlError> {
         let opened = Opened::open(&config)?;
-        let realm = Realm {
+        let term_config = TermConfig {
             fabric: config.fabric,
             settings: config.settings,
             address: opened.address.to_string(),
             security: config.security.clone(),
         };
-        let address = realm.address.clone();
-        let (seat, work, quit) = single(realm, store)?;
-        Ok(opened.serve(config.security, Service::new(seat, address), work, quit))
+        let address = term_config.address.clone();
+        let (election, work, quit) = single(term_config, store)?;
+        Ok(opened.serve(config.security, Service::new(election, address), work, quit))
     }
 
     /// Starts one of several controllers, which share an etcd cluster as their store; one of them leads. Does not wait
@@ -116,7 +116,7 @@ impl Controller {
         let address = shared.advertise.unwrap_or_else(|| opened.address.to_string());
         let (fabric, store) = (config.fabric.name.clone(), cluster.place());
         tracing::info!(address, fabric, store, "controller is up; another one may lead");
-        let realm = Realm {
+        let term_config = TermConfig {
             fabric: config.fabric,
             settings: Settings {
                 switch_expected_ms: config.settings.switch_expected_ms.max(SWITCH_WAIT_MS),
@@ -125,12 +125,12 @@ impl Controller {
             address: address.clone(),
             security: config.security.clone(),
         };
-        let (seat, view) = SeatView::channel(Seat::Following { leader: None });
+        let (election, view) = ElectionView::channel(ElectionState::Following { leader: None });
         let (quit, quitting) = oneshot::channel();
         let threads = Threads::start()?;
         let work = async move {
             // Threads of its own: a leader whose gRPC is busy with a storm of calls must renew its record.
-            let leadership = Leadership::new(realm, cluster, seat).run(quitting);
+            let leadership = Leadership::new(term_config, cluster, election).run(quitting);
             threads.run(leadership).await;
         };
         Ok(opened.serve(config.security, Service::new(view, address), work, quit))
@@ -235,26 +235,26 @@ fn not_listening(address: SocketAddr, error: &std::io::Error) -> ControlError {
 
 /// A controller that has the store for itself: its only term begins now.
 fn single(
-    realm: Realm,
+    config: TermConfig,
     store: Box<dyn Store>,
-) -> Result<(SeatView, impl Future<Output = ()> + Send, oneshot::Sender<()>), ControlError> {
-    let (address, place) = (realm.address, store.place());
-    let engine = Engine::new(realm.fabric, realm.settings, store)?;
+) -> Result<(ElectionView, impl Future<Output = ()> + Send, oneshot::Sender<()>), ControlError> {
+    let (address, place) = (config.address, store.place());
+    let engine = Engine::new(config.fabric, config.settings, store)?;
     let state = engine.state();
     let (fabric, incarnation) = (&state.fabric().name, format!("{:016x}", state.incarnation()));
     let (jobs, term) = (state.job_list(false).len(), engine.term());
     tracing::info!(address, %fabric, store = place, incarnation, term, jobs, "controller is up");
     let (owner, inbox) = Owner::queue();
     let (fabric, status_cache) = (state.fabric_reply(), StatusCache::new(owner.clone(), address));
-    let reign = Reign { owner, status_cache, fabric, term };
-    let (seat, view) = SeatView::channel(Seat::Leading(Arc::new(reign)));
+    let leader_state = LeaderState { owner, status_cache, fabric, term };
+    let (election, view) = ElectionView::channel(ElectionState::Leading(Arc::new(leader_state)));
     let (quit, quitting) = oneshot::channel();
     let work = async move {
         // A thread of its own: gRPC's threads may be busy with a storm of calls.
         let here = tokio::runtime::Handle::current();
         let run = move || here.block_on(actor::run(engine, inbox, quitting));
         let _ = tokio::task::spawn_blocking(run).await;
-        drop(seat);
+        drop(election);
     };
     Ok((view, work, quit))
 }

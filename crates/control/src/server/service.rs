@@ -10,9 +10,9 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
 use super::authorisation::{self, Peer, Request as Wanted};
+use super::election_state::ElectionView;
 use super::owner::Owner;
 use super::refusal::failed;
-use super::seat::SeatView;
 use crate::convert::Bounded;
 use crate::decide::{Answer, Event, SessionId};
 use crate::pb;
@@ -23,15 +23,15 @@ use crate::pb::worker_report::Report as WorkerContent;
 /// The service; cheap, holds no state.
 #[derive(Debug)]
 pub(super) struct Service {
-    seat: SeatView,
+    election: ElectionView,
     /// Where clients reach this controller.
     address: String,
     sessions: AtomicU64,
 }
 
 impl Service {
-    pub fn new(seat: SeatView, address: String) -> Service {
-        Service { seat, address, sessions: AtomicU64::new(1) }
+    pub fn new(election: ElectionView, address: String) -> Service {
+        Service { election, address, sessions: AtomicU64::new(1) }
     }
 
     fn session(&self) -> SessionId {
@@ -39,8 +39,8 @@ impl Service {
     }
 
     async fn request(&self, peer: Peer, event: Event) -> Result<Answer, Status> {
-        let reign = self.seat.reign()?;
-        status(reign.owner.ask(|reply| Message::Request(peer, event, reply)).await?)
+        let leader_state = self.election.leader_state()?;
+        status(leader_state.owner.ask(|reply| Message::Request(peer, event, reply)).await?)
     }
 }
 
@@ -54,7 +54,7 @@ impl controller_server::Controller for Service {
         request: Request<pb::FabricRequest>,
     ) -> Result<Response<pb::FabricReply>, Status> {
         may_look(&request)?;
-        Ok(Response::new(self.seat.reign()?.fabric.clone()))
+        Ok(Response::new(self.election.leader_state()?.fabric.clone()))
     }
 
     async fn leader(
@@ -62,7 +62,7 @@ impl controller_server::Controller for Service {
         request: Request<pb::LeaderRequest>,
     ) -> Result<Response<pb::LeaderReply>, Status> {
         may_look(&request)?;
-        Ok(Response::new(self.seat.leader(&self.address)))
+        Ok(Response::new(self.election.leader(&self.address)))
     }
 
     async fn create_job(
@@ -70,11 +70,11 @@ impl controller_server::Controller for Service {
         request: Request<pb::CreateJobRequest>,
     ) -> Result<Response<pb::CreateJobReply>, Status> {
         let (peer, key) = (peer(&request)?, random_key()?);
-        let (from, reign) = (Some(peer.address.ip()), self.seat.reign()?);
+        let (from, leader_state) = (Some(peer.address.ip()), self.election.leader_state()?);
         let event = Event::CreateJob { request: checked(request)?, key, from };
         match self.request(peer, event).await? {
             Answer::Created(job) => {
-                let incarnation = reign.fabric.incarnation;
+                let incarnation = leader_state.fabric.incarnation;
                 Ok(Response::new(pb::CreateJobReply { job, incarnation }))
             }
             Answer::Done => Err(Status::internal("a job was created without a number")),
@@ -107,7 +107,7 @@ impl controller_server::Controller for Service {
         may_look(&request)?;
         // The reply is encoded already: it becomes the body of the response.
         let mut response = Response::new(pb::StatusReply::default());
-        response.extensions_mut().insert(self.seat.reign()?.status_cache.reply().await?);
+        response.extensions_mut().insert(self.election.leader_state()?.status_cache.reply().await?);
         Ok(response)
     }
 
@@ -117,7 +117,7 @@ impl controller_server::Controller for Service {
     ) -> Result<Response<pb::ListJobsReply>, Status> {
         may_look(&request)?;
         let ended = request.into_inner().ended;
-        let owner = &self.seat.reign()?.owner;
+        let owner = &self.election.leader_state()?.owner;
         let jobs = owner.ask(|reply| Message::Jobs(ended, reply)).await?.map_err(failed)?;
         Ok(Response::new(pb::ListJobsReply { jobs }))
     }
@@ -126,7 +126,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::WorkerReport>>,
     ) -> Result<Response<Self::WorkerSessionStream>, Status> {
-        let (peer, owner) = (peer(&request)?, self.seat.reign()?.owner.clone());
+        let (peer, owner) = (peer(&request)?, self.election.leader_state()?.owner.clone());
         let mut reports = request.into_inner();
         let Some(WorkerContent::Join(join)) =
             first(&mut reports).await?.and_then(|report| report.report)
@@ -163,7 +163,7 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<Streaming<pb::SwitchReport>>,
     ) -> Result<Response<Self::SwitchSessionStream>, Status> {
-        let (peer, owner) = (peer(&request)?, self.seat.reign()?.owner.clone());
+        let (peer, owner) = (peer(&request)?, self.election.leader_state()?.owner.clone());
         let mut reports = request.into_inner();
         let Some(SwitchContent::Hello(hello)) =
             first(&mut reports).await?.and_then(|report| report.report)

@@ -13,7 +13,7 @@ use crate::pb;
 
 /// The place of a controller among those of its store.
 #[derive(Debug, Clone)]
-pub(super) enum Seat {
+pub(super) enum ElectionState {
     /// Another one leads, or nobody does.
     Following {
         /// Where the leader is, if that is known.
@@ -22,44 +22,46 @@ pub(super) enum Seat {
     /// It has won that term and loads the store.
     Taking(u64),
     /// It leads.
-    Leading(Arc<Reign>),
+    Leading(Arc<LeaderState>),
 }
 
 /// What a leader answers from.
 #[derive(Debug)]
-pub(super) struct Reign {
+pub(super) struct LeaderState {
     pub owner: Owner,
     pub status_cache: StatusCache,
     pub fabric: pb::FabricReply,
     pub term: u64,
 }
 
-/// Where handlers look at the seat.
+/// Where handlers look at the state of the election.
 #[derive(Debug, Clone)]
-pub(super) struct SeatView(watch::Receiver<Seat>);
+pub(super) struct ElectionView(watch::Receiver<ElectionState>);
 
-impl SeatView {
-    /// A seat, and where it is looked at.
-    pub fn channel(seat: Seat) -> (watch::Sender<Seat>, SeatView) {
-        let (sender, receiver) = watch::channel(seat);
-        (sender, SeatView(receiver))
+impl ElectionView {
+    /// The state of the election, and where it is looked at.
+    pub fn channel(election: ElectionState) -> (watch::Sender<ElectionState>, ElectionView) {
+        let (sender, receiver) = watch::channel(election);
+        (sender, ElectionView(receiver))
     }
 
-    /// The reign, if this controller leads. Errors say where the leader is.
-    pub fn reign(&self) -> Result<Arc<Reign>, Status> {
+    /// What the leader answers from, if this controller leads. Errors say where the leader is.
+    pub fn leader_state(&self) -> Result<Arc<LeaderState>, Status> {
         match &*self.0.borrow() {
-            Seat::Leading(reign) => Ok(reign.clone()),
-            Seat::Taking(_) => Err(follows("")),
-            Seat::Following { leader } => Err(follows(leader.as_deref().unwrap_or_default())),
+            ElectionState::Leading(leader_state) => Ok(leader_state.clone()),
+            ElectionState::Taking(_) => Err(follows("")),
+            ElectionState::Following { leader } => {
+                Err(follows(leader.as_deref().unwrap_or_default()))
+            }
         }
     }
 
     /// The answer to Leader. `own` is the own address.
     pub fn leader(&self, own: &str) -> pb::LeaderReply {
         let (term, leader) = match &*self.0.borrow() {
-            Seat::Leading(reign) => (reign.term, own.to_owned()),
-            Seat::Taking(term) => (*term, own.to_owned()),
-            Seat::Following { leader } => (0, leader.clone().unwrap_or_default()),
+            ElectionState::Leading(leader_state) => (leader_state.term, own.to_owned()),
+            ElectionState::Taking(term) => (*term, own.to_owned()),
+            ElectionState::Following { leader } => (0, leader.clone().unwrap_or_default()),
         };
         pb::LeaderReply { term, leader }
     }
