@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -39,10 +39,8 @@ demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=-
 	$(BIN)/netsum demo $(DEMO)
 
 test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
-	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
-	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
-	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
-	$(BIN)/pytest tests/fabric -rs -m "not figures" -n $(JOBS) --dist loadfile --timeout 1800
+	cargo test --release --workspace --quiet $(FEATURES) --no-run
+	@$(MAKE) --no-print-directory -j2 --output-sync=line test-rust test-python
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
 	@$(BIN)/python -c 'import sys; from importlib.util import find_spec as f; sys.exit(not all(map(f, ("jax", "keras", "lightning", "accelerate"))))' || \
@@ -54,6 +52,15 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
+
+# Both wait more than they compute, so `make test` runs them at the same time, and prints each suite as it ends.
+test-rust:
+	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
+
+test-python:
+	$(BIN)/pytest tests/fabric -rs -m "not figures" -n $(JOBS) --dist loadfile --timeout 1800
+	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
+	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
 
 model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
