@@ -121,13 +121,32 @@ def test_a_killed_daemon_is_seen(daemon):
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
+def test_a_port_of_another_address_has_another_holder(kind):
+    """Local fabrics use the same ports of different loopback addresses."""
+    with socket.socket(socket.AF_INET, kind) as mine:
+        mine.bind(("127.0.0.1", 0))
+        if kind == socket.SOCK_STREAM:
+            mine.listen()
+        port = mine.getsockname()[1]
+        assert holder("127.0.0.2", port, kind) is None
+        assert f"process {os.getpid()}" in (holder("127.0.0.1", port, kind) or "")
+
+
+@pytest.mark.parametrize("every", ["0.0.0.0", "::"])
+def test_a_socket_of_all_addresses_holds_each(every):
+    with socket.socket(socket.AF_INET6 if ":" in every else socket.AF_INET, socket.SOCK_DGRAM) as wide:
+        wide.bind((every, 0))
+        assert f"process {os.getpid()}" in (holder("127.0.0.2", wide.getsockname()[1], socket.SOCK_DGRAM) or "")
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
 def test_a_busy_address_names_its_holder(kind):
     with socket.socket(socket.AF_INET, kind) as taken:
         taken.bind(("127.0.0.1", 0))
         if kind == socket.SOCK_STREAM:
             taken.listen()
         port = taken.getsockname()[1]
-        assert f"process {os.getpid()}" in holder(port, kind)
+        assert f"process {os.getpid()}" in holder("127.0.0.1", port, kind)
         with pytest.raises(FabricError, match=rf"spine9: address 127\.0\.0\.1:{port} is held by .*{os.getpid()}"):
             check_free(f"127.0.0.1:{port}", kind, "spine9")
     check_free(f"127.0.0.1:{port}", kind, "spine9")

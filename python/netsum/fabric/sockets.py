@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
+import struct
 from pathlib import Path
 
 from netsum.fabric.errors import FabricError
@@ -43,7 +45,7 @@ def check_free(address: str, kind: socket.SocketKind, what: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                who = holder(port, kind) or "another process (run as root to see which)"
+                who = holder(host, port, kind) or "another process (run as root to see which)"
                 raise FabricError(
                     f"{what}: address {address} is held by {who}; stop it, or change the address in the fabric file"
                 ) from error
@@ -51,9 +53,12 @@ def check_free(address: str, kind: socket.SocketKind, what: str) -> None:
             raise FabricError(f"{what}: cannot bind {address}: {reason}") from error
 
 
-def holder(port: int, kind: socket.SocketKind) -> str | None:
-    """The process listening at a port: "NAME (process ID)"; None if there is none or it is not visible."""
-    inodes = {inode for table in _TABLES[kind] for inode in _listeners(Path("/proc/net") / table, port)}
+def holder(host: str, port: int, kind: socket.SocketKind) -> str | None:
+    """The process that listens at an address, also by a socket of all addresses: "NAME (process ID)".
+
+    None if there is none or it is not visible.
+    """
+    inodes = {inode for table in _TABLES[kind] for inode in _listeners(Path("/proc/net") / table, host, port)}
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for folder in Path("/proc").glob("[0-9]*"):
         if wanted & _open_files(folder):
@@ -72,10 +77,20 @@ def _open_files(process: Path) -> set[str]:
     return names
 
 
-def _listeners(table: Path, port: int) -> list[str]:
-    """Inodes of the unconnected sockets of a /proc/net table that are bound to `port`."""
+def _listeners(table: Path, host: str, port: int) -> list[str]:
+    """Inodes of the unconnected sockets of a /proc/net table that are bound to `port` of `host` or of all addresses."""
     try:
         rows = [line.split() for line in table.read_text().splitlines()[1:]]
     except OSError:
         return []
-    return [row[9] for row in rows if int(row[1].rpartition(":")[2], 16) == port and row[2].endswith(":0000")]
+    bound = {f"{address}:{port:04X}" for address in _table_addresses(host)}
+    return [row[9] for row in rows if row[1] in bound and row[2].endswith(":0000")]
+
+
+def _table_addresses(host: str) -> set[str]:
+    """How /proc/net writes `host` and the addresses that stand for all: 32-bit words of the machine's byte order."""
+    numeric = str(socket.getaddrinfo(host, None)[0][4][0])
+    mapped = [f"::ffff:{numeric}"] if ":" not in numeric else []
+    addresses = [ipaddress.ip_address(text) for text in (numeric, *mapped, "0.0.0.0", "::")]
+    words = (struct.unpack(f"={len(address.packed) // 4}I", address.packed) for address in addresses)
+    return {"".join(f"{word:08X}" for word in each) for each in words}
