@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 from netsum.fabric.local import LocalFabric
 from netsum.tools import dissector
-from netsum.tools.capturing import packet_filter
+from netsum.tools.capturing import Capture, packet_filter
 from netsum.tools.errors import ToolError
 
 BOUND_S = 300
@@ -135,6 +136,17 @@ def test_a_capture_is_of_the_chosen_switch_and_job(fabric: LocalFabric, fabric_f
     address = next(switch.address for switch in fabric.description.switches if switch.name == "rack0")
     ends = tshark(file, "-T", "fields", "-e", "ip.src", "-e", "ip.dst", home=tmp_path).splitlines()
     assert all(address.split(":")[0] in line.split("\t") for line in ends)
+
+
+@needs_dumpcap
+def test_a_capture_has_the_packets_sent_just_before_its_end(tmp_path):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver, socket.socket(type=socket.SOCK_DGRAM) as sender:
+        receiver.bind(("127.0.0.1", 0))
+        address = receiver.getsockname()
+        capture = Capture(tmp_path / "end.pcapng", packet_filter([f"127.0.0.1:{address[1]}"], ()), "lo")
+        for _ in range(10):
+            sender.sendto(b"the end", address)
+        assert capture.stop().packets == 10
 
 
 @needs_tshark

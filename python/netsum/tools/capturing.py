@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from netsum.tools.errors import ToolError
 DUMPCAP = "dumpcap"
 _BUFFER_MIB = 64
 """The kernel's buffer for packets that dumpcap has not written yet: a fifth of a second at 2.5 Gbit/s."""
+_HAND_OVER_S = 0.25
+"""The kernel collects packets for this time before dumpcap sees them; dumpcap drops what it has not seen at its end."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,9 @@ class Capture:
         return Captured(self._file, int(counts[1]), int(counts[2]))
 
     def stop(self) -> Captured:
-        """End the capture. Raises ToolError if it failed."""
+        """End the capture, with every packet that was sent before. Raises ToolError if it failed."""
+        # Twice the time, because dumpcap must also be scheduled.
+        time.sleep(2 * _HAND_OVER_S)
         self._process.send_signal(signal.SIGINT)
         return self.wait()
 
