@@ -2,10 +2,11 @@
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use netsum_control::{Change, ControlError, EtcdStore, Store};
 
-use crate::etcd::EtcdCluster;
+use crate::etcd::{EtcdCluster, PATIENCE};
 use crate::suite::job;
 
 const FABRIC: &str = "lab";
@@ -64,15 +65,31 @@ fn writes_go_on_while_one_member_is_dead_or_silent() {
     store.begin_term().unwrap();
     store.load().unwrap();
     for member in 0..etcd.len() {
+        etcd.wait_ready();
         etcd.kill(member);
-        store.save(&[Change::NextJob(100 + member as u32)]).unwrap();
+        save_in_some_term(&mut store, 100 + member as u32);
         etcd.revive(member);
-        store.save(&[Change::NextJob(200 + member as u32)]).unwrap();
+        save_in_some_term(&mut store, 200 + member as u32);
+        etcd.wait_ready();
         etcd.pause(member, true);
-        store.save(&[Change::NextJob(300 + member as u32)]).unwrap();
+        save_in_some_term(&mut store, 300 + member as u32);
         etcd.pause(member, false);
     }
     assert_eq!(open_and_load(&etcd).next_job, 302);
+}
+
+/// Saves the number as a controller does: with a term of its own after each write whose outcome is unknown.
+///
+/// On a busy machine, etcd's election takes longer than a store waits for an answer.
+fn save_in_some_term(store: &mut EtcdStore, number: u32) {
+    let until = Instant::now() + PATIENCE;
+    while let Err(error) = store.save(&[Change::NextJob(number)]) {
+        assert!(matches!(error, ControlError::Uncertain { .. }), "{error}");
+        assert!(Instant::now() < until, "no write in {PATIENCE:?}: {error}");
+        while store.begin_term().and_then(|_| store.load()).is_err() {
+            assert!(Instant::now() < until, "no term in {PATIENCE:?}: {error}");
+        }
+    }
 }
 
 fn open_and_load(etcd: &EtcdCluster) -> netsum_control::Saved {

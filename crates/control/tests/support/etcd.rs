@@ -128,8 +128,8 @@ impl EtcdCluster {
         self.members.len()
     }
 
-    /// Returns when the cluster answers.
-    fn wait_ready(&self) {
+    /// Returns when all members answer.
+    pub fn wait_ready(&self) {
         let until = Instant::now() + PATIENCE;
         let answers = || {
             let mut health = Command::new("etcdctl");
@@ -154,4 +154,5 @@ impl Drop for EtcdCluster {
     }
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long tests wait for what must happen.
+pub const PATIENCE: Duration = Duration::from_secs(60);
