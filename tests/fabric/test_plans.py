@@ -6,13 +6,15 @@ Without measurements: a small sum over a plan. With them: plan against ring on t
 from __future__ import annotations
 
 import statistics
-import subprocess
 
 import pytest
 
-from fragment import ROOT, Fragment
+from fragment import PROGRAM, Fragment
 from netsum.plan import Selection, pack, topology
 from test_throughput import write
+
+# `cargo test` builds it.
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no plan_rank: cargo test --workspace --no-run")
 
 LINK_MBIT = 40
 """Rate of one NVLink; all links of a fragment together must be far below what the machine can copy."""
@@ -21,12 +23,6 @@ PCIE_MBIT = 16
 REPEATS = 2
 PAYLOAD = 3948 / 4014
 """TCP payload per full frame on the fragments' links."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def program():
-    command = ["cargo", "build", "--release", "--quiet", "-p", "netsum-collective", "--example", "plan_rank"]
-    subprocess.run(command, cwd=ROOT, check=True)
 
 
 def fragment(gpus: str) -> dict:
