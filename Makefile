@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -113,6 +113,9 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 		$(BIN)/python $$run --out out/fig/$$(basename $$(dirname $$run)); \
 	done
 	@test -n "$(wildcard experiments/$(or $(FIG),*)/run.py)" || { echo "there is no experiments/$(FIG)/run.py"; exit 1; }
+
+paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
+	$(BIN)/python experiments/paper.py
 
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800

@@ -13,13 +13,17 @@ COLOURS = ("#5c677d", "#e09f3e", "#2a6f97", "#d1495b", "#111111")
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper: its number, ours, whether ours supports it, and why they differ or agree."""
+    """One claim of the paper: its number, ours, whether ours supports it, and why they differ or agree.
+
+    `samples` is ours for each seed, where there are several.
+    """
 
     claim: str
     paper: Any
     ours: Any
     holds: bool
     why: str
+    samples: list[float] = field(default_factory=list)
 
 
 def output_folder(name: str) -> Path:

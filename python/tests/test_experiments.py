@@ -20,7 +20,7 @@ def test_an_experiment_leaves_claims_and_a_figure(tmp_path, name, claims, missed
     result = json.loads((tmp_path / name / "result.json").read_text())
     assert len(result["claims"]) >= claims
     for claim in result["claims"]:
-        assert set(claim) == {"claim", "paper", "ours", "holds", "why"}, claim
+        assert set(claim) == {"claim", "paper", "ours", "holds", "why", "samples"}, claim
     assert sum(not claim["holds"] for claim in result["claims"]) <= missed, result["claims"]
     ElementTree.parse(tmp_path / name / "figure.svg")
 

@@ -33,7 +33,7 @@ def test_a_small_figure(name: str, tmp_path: Path) -> None:
     result = json.loads((tmp_path / name / "result.json").read_text())
     claims = result["claims"]
     assert sum(claim["holds"] for claim in claims) >= HOLDING[name], json.dumps(claims, indent=1)
-    assert all(set(claim) == {"claim", "paper", "ours", "holds", "why"} and claim["why"] for claim in claims)
+    assert all(set(claim) == {"claim", "paper", "ours", "holds", "why", "samples"} and claim["why"] for claim in claims)
     ElementTree.parse(tmp_path / name / "figure.svg")
 
 
