@@ -146,6 +146,11 @@ impl<P: Payload> Simulation<P> {
         self.faults.push(fault);
     }
 
+    /// Sets which packets a link loses, by number in the order of their arrival at its far end, from 0; they ascend.
+    pub fn drop_packets(&mut self, link: u32, packets: &[u64]) {
+        self.net.drop_packets(link, packets);
+    }
+
     /// Schedules a job; jobs are numbered as they start.
     pub fn add_job(&mut self, spec: JobSpec) {
         self.net.set_timer(spec.start_ps, JOB_START | self.announced.len() as u64);

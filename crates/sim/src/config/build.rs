@@ -33,6 +33,8 @@ pub struct Built {
     pub jobs: Jobs,
     /// Faults and their times.
     pub faults: Vec<(u64, Fault)>,
+    /// Packets that links lose, by number.
+    pub drops: Vec<(u32, Vec<u64>)>,
     /// Sampled links, as pairs of node numbers.
     pub samples: Vec<(u32, u32)>,
     /// Choices made, as text for users, such as the mean size of flows.
@@ -99,15 +101,15 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
     }
     jobs.sort_by_key(|(_, job)| job.start_ps);
     let samples = builder.samples()?;
-    let faults = match &config.scenario {
+    let (faults, drops) = match &config.scenario {
         Some(path) => super::scenario::load(&source.folder.join(path), &topology)?,
-        None => Vec::new(),
+        None => Default::default(),
     };
     let notes = builder.notes;
     let (switch, fragment_bytes) = (&config.switch, config.scheme.fragment_bytes);
     let sharing = switch.slots.sharing(switch.memory.0.0, fragment_bytes);
     let tcp = tcp(&config.tcp);
-    Ok(Built { topology, switching, tcp, sharing, flows, jobs, faults, samples, notes })
+    Ok(Built { topology, switching, tcp, sharing, flows, jobs, faults, drops, samples, notes })
 }
 
 fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), ConfigError> {

@@ -120,6 +120,11 @@ impl Source<'_> {
             let key = if gain_is_sound { "tcp.alpha" } else { "tcp.gain" };
             return Err(self.invalid(key, "DCTCP's gain and estimate are shares, from 0 to 1"));
         }
+        if tcp.reordering == 0 {
+            return Err(
+                self.invalid("tcp.reordering", "every segment would count as lost; TCP has 3")
+            );
+        }
         if tcp.min_rto.0.0 == 0 {
             return Err(
                 self.invalid("tcp.min_rto", "a time-out of nothing resends everything at once")

@@ -52,6 +52,13 @@ pub enum FaultEvent {
         #[allow(missing_docs)]
         until: Option<Text<Latency>>,
     },
+    /// A link loses certain packets.
+    Drop {
+        /// "from>to"; one fault of this kind per link.
+        link: String,
+        /// Numbers of the packets in the order in which they reach `to`, from 0; they ascend.
+        packets: Vec<u64>,
+    },
     /// A link is down.
     LinkDown {
         /// "a-b".
@@ -93,14 +100,17 @@ fn after() -> Text<Latency> {
     Text(Latency(1_000_000))
 }
 
-/// Reads a file; returns faults with their times.
-pub(super) fn load(path: &Path, topology: &Topology) -> Result<Vec<(u64, Fault)>, ConfigError> {
+/// Faults with their times, and the packets that links lose by number.
+type Faults = (Vec<(u64, Fault)>, Vec<(u32, Vec<u64>)>);
+
+/// Reads a file.
+pub(super) fn load(path: &Path, topology: &Topology) -> Result<Faults, ConfigError> {
     let text = read(path)?;
     let file = path.display().to_string();
     let scenario: Scenario = super::source::from_toml(&text, &file)?;
     let source =
         Source { text: &text, file: &file, folder: path.parent().unwrap_or(Path::new(".")) };
-    let mut faults = Vec::new();
+    let mut faults = Faults::default();
     for (i, happens) in scenario.faults.iter().enumerate() {
         let reader = Reader {
             source: &source,
@@ -121,7 +131,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn read(&self, event: &FaultEvent, faults: &mut Vec<(u64, Fault)>) -> Result<(), ConfigError> {
+    fn read(&self, event: &FaultEvent, (faults, drops): &mut Faults) -> Result<(), ConfigError> {
         match event {
             FaultEvent::Loss { link, share, at, until }
             | FaultEvent::Corruption { link, share, at, until } => {
@@ -137,6 +147,22 @@ impl Reader<'_> {
                     faults.push((from, loss(false)));
                     faults.extend((to < u64::MAX).then_some((to, loss(true))));
                 }
+            }
+            FaultEvent::Drop { link, packets } => {
+                let &[number] = self.links(Some(link))?.as_slice() else {
+                    return Err(self.fail("link", "name one direction as \"from>to\"".to_owned()));
+                };
+                if drops.iter().any(|(other, _)| *other == number) {
+                    return Err(
+                        self.fail("link", "list all packets of a link in one fault".to_owned())
+                    );
+                }
+                if packets.is_empty() || packets.windows(2).any(|pair| pair[0] >= pair[1]) {
+                    return Err(
+                        self.fail("packets", "list numbers from 0 on that ascend".to_owned())
+                    );
+                }
+                drops.push((number, packets.clone()));
             }
             FaultEvent::LinkDown { link, at, until } => {
                 let edge = self.links(Some(link))?[0] / 2;

@@ -1,5 +1,6 @@
 //! Faults of links: loss, failure and return.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Network;
@@ -14,9 +15,22 @@ impl Network {
         for region in &mut self.regions {
             // One random stream per link: losses of a link do not depend on traffic elsewhere.
             let random = || Random::derived(seed ^ u64::from(link) << 32, "loss");
-            region.loss.entry(link).or_insert_with(|| (share, random())).0 = share;
+            let loss = region.loss.entry(link).or_default();
+            loss.random.get_or_insert_with(random);
+            loss.share = share;
+            let lossy = share > 0.0 || !loss.listed.is_empty();
             let state = &mut region.links[link as usize].state;
-            *state = if share > 0.0 { *state | LOSSY } else { *state & !LOSSY };
+            *state = if lossy { *state | LOSSY } else { *state & !LOSSY };
+        }
+    }
+
+    /// Sets which packets a link loses, by number: the packets that reach its far end from now on are numbered from 0.
+    /// `packets` ascend.
+    pub fn drop_packets(&mut self, link: u32, packets: &[u64]) {
+        for region in &mut self.regions {
+            let loss = region.loss.entry(link).or_default();
+            (loss.listed, loss.arrived) = (packets.iter().copied().collect(), 0);
+            region.links[link as usize].state |= LOSSY;
         }
     }
 
@@ -44,10 +58,30 @@ impl Network {
     }
 }
 
+/// Loss on a link.
+#[derive(Default)]
+pub(super) struct Loss {
+    share: f64,
+    /// Set once there is a share.
+    random: Option<Random>,
+    /// Numbers of further packets to be lost, and the number of the next packet.
+    listed: VecDeque<u64>,
+    arrived: u64,
+}
+
+impl Loss {
+    /// Whether the packet that arrives is lost.
+    fn takes(&mut self) -> bool {
+        let number = self.arrived;
+        self.arrived += 1;
+        let listed = self.listed.pop_front_if(|&mut first| first == number).is_some();
+        self.random.as_mut().is_some_and(|random| random.unit() < self.share) || listed
+    }
+}
+
 impl Region {
     /// Whether a packet that arrives on a link is lost.
     pub(super) fn loses(&mut self, link: u32, state: u8) -> bool {
-        let drawn = |(share, random): &mut (f64, Random)| random.unit() < *share;
-        state & DEAD != 0 || self.loss.get_mut(&link).is_some_and(drawn)
+        state & DEAD != 0 || self.loss.get_mut(&link).is_some_and(Loss::takes)
     }
 }

@@ -8,12 +8,12 @@ use netsum_proto::Time;
 use netsum_topo::{EdgeId, Topology};
 use rustc_hash::FxHashMap;
 
+use super::faults::Loss;
 use super::{Balance, Crossing, LinkCounters, Switching};
 use crate::calendar::{Calendar, Entries, Entry};
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, Link, TO_HOST};
 use crate::packet::{NO_LINK, Packet};
-use crate::random::Random;
 use crate::routes::Routes;
 
 /// The links on which its nodes send, and a clock. Aligned so that regions share no cache line, nor a pair of them.
@@ -36,8 +36,8 @@ pub struct Region {
     pub(super) paused_since_ps: Vec<u64>,
     pub(super) balance: Balance,
     pub(super) hops: u64,
-    /// Lossy links: the share, and the random numbers.
-    pub(super) loss: FxHashMap<u32, (f64, Random)>,
+    /// Lossy links.
+    pub(super) loss: FxHashMap<u32, Loss>,
     /// Protocol and `seq` of dropped `Tree` packets, whose contents can be freed.
     pub(crate) lost: Vec<(u16, u32)>,
     /// The links that begin here and end in other regions.

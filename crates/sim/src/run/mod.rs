@@ -203,6 +203,7 @@ fn one(
         simulation.check();
     }
     built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
+    built.drops.iter().for_each(|(link, packets)| simulation.drop_packets(*link, packets));
     if config.stop_with_jobs {
         simulation.stop_with_jobs();
     }

@@ -31,7 +31,7 @@ pub struct TcpConfig {
     pub ecn: bool,
     /// Minimum time-out.
     pub rto_min_ps: u64,
-    /// Number of segments acknowledged above a missing one after which it counts as lost (RFC 5681: 3).
+    /// Number of segments acknowledged above a missing one after which it counts as lost (RFC 5681, 6675: 3).
     pub reordering: u32,
 }
 

@@ -27,12 +27,14 @@ pub struct Sender {
     reduction: Reduction,
     /// Recovery from loss ends at this segment.
     recovery_ends: Option<u32>,
+    /// Recovery began with a time-out: the window grows from one segment, as a new flow's does.
+    timed_out: bool,
     /// Scoreboard from `una` on, once segments are acknowledged out of order; empty before.
     board: VecDeque<Fate>,
-    /// One past the highest segment acknowledged.
-    highest: u32,
     /// Segments below have been classified as lost or not.
     judged: u32,
+    /// Segments from `judged` on that are acknowledged.
+    sacked_above: u32,
     /// Segments of the scoreboard that are acknowledged, and that are lost and not sent again.
     sacked: u32,
     lost: u32,
@@ -95,9 +97,10 @@ impl Sender {
             cut_ends: 0,
             reduction: Reduction::default(),
             recovery_ends: None,
+            timed_out: false,
             board: VecDeque::new(),
-            highest: 0,
             judged: 0,
+            sacked_above: 0,
             sacked: 0,
             lost: 0,
             ends: VecDeque::new(),
@@ -138,15 +141,14 @@ impl Sender {
     /// The next segments to send; `None` if the window is full or nothing is left.
     #[inline]
     pub fn poll(&mut self, config: &TcpConfig, now_ps: u64) -> Option<Segments> {
-        let in_flight = self.in_flight();
-        let room = (self.window.min(config.window_max) as u32).saturating_sub(in_flight);
-        if room == 0 {
-            return None;
-        }
-        if self.lost > 0 {
+        let room = (self.window as u32).saturating_sub(self.in_flight());
+        if room > 0 && self.lost > 0 {
             return Some(self.send_again(config));
         }
-        if self.next == self.limit {
+        // What the receiver holds out of order takes a place in the socket buffer.
+        let buffer = (config.window_max as u32).saturating_sub(self.next - self.una);
+        let room = room.min(buffer);
+        if room == 0 || self.next == self.limit {
             return None;
         }
         let seq = self.next;
@@ -182,33 +184,38 @@ impl Sender {
         }
         let in_cut = self.una < self.cut_ends;
         let progress = cum > self.una;
+        let mut delivered = 0;
         if progress {
-            self.advance(config, now_ps, cum);
+            delivered += self.advance(config, now_ps, cum);
         }
         if seq >= self.una || !self.board.is_empty() {
-            self.note_out_of_order(config, seq);
+            delivered += self.note_out_of_order(config, seq);
         }
-        if self.recovery_ends.is_none() {
-            match (in_cut, self.una < self.cut_ends) {
-                (_, true) => self.reduce(),
-                (true, false) => self.window = self.ssthresh,
-                (false, false) if progress => self.grow(config),
-                _ => {}
-            }
+        match (self.recovery_ends.is_some() && !self.timed_out, in_cut, self.una < self.cut_ends) {
+            (true, ..) | (false, _, true) => self.reduce(delivered, progress),
+            (false, true, false) => self.window = self.ssthresh,
+            (false, false, false) if progress => self.grow(config, delivered),
+            _ => {}
         }
         if self.una > self.observation_ends {
             self.observe(config);
         }
     }
 
-    /// Handles an expired deadline: all unacknowledged segments count as lost.
+    /// Handles an expired deadline: all unacknowledged segments count as lost, and the window begins anew with slow
+    /// start (RFC 5681 §3.1, RFC 6298 §5). A repeated time-out of the same segment leaves the threshold as it is.
     pub fn time_out(&mut self, config: &TcpConfig, now_ps: u64) {
         self.timeouts += 1;
         self.backoffs += 1;
-        self.ssthresh = (self.window / 2.0).max(WINDOW_MIN);
+        if self.backoffs == 1 {
+            self.ssthresh = (self.window / 2.0).max(WINDOW_MIN);
+        }
         self.window = 1.0;
+        self.grown = 0;
+        self.cut_ends = self.una;
         self.timing = None;
         self.recovery_ends = Some(self.next);
+        self.timed_out = true;
         self.make_board();
         self.lost = 0;
         for fate in &mut self.board {
@@ -217,16 +224,22 @@ impl Sender {
                 self.lost += 1;
             }
         }
-        self.judged = self.next;
+        (self.judged, self.sacked_above) = (self.next, 0);
         self.deadline_ps = now_ps + self.rto_ps(config);
     }
 
+    /// Handles a cumulative acknowledgement; returns how many segments it is the first to acknowledge.
     #[inline]
-    fn advance(&mut self, config: &TcpConfig, now_ps: u64, cum: u32) {
+    fn advance(&mut self, config: &TcpConfig, now_ps: u64, cum: u32) -> u32 {
+        let mut delivered = cum - self.una;
         if !self.board.is_empty() {
-            for _ in self.una..cum.min(self.next) {
+            for seq in self.una..cum.min(self.next) {
                 match self.board.pop_front() {
-                    Some(Fate::Sacked) => self.sacked -= 1,
+                    Some(Fate::Sacked) => {
+                        delivered -= 1;
+                        self.sacked -= 1;
+                        self.sacked_above -= u32::from(seq >= self.judged);
+                    }
                     Some(Fate::Lost) => self.lost -= 1,
                     _ => {}
                 }
@@ -236,12 +249,15 @@ impl Sender {
             }
         }
         self.una = cum;
-        self.highest = self.highest.max(cum);
+        self.judged = self.judged.max(cum);
         while self.ends.front().is_some_and(|&(end, _)| end <= cum) {
             self.ends.pop_front();
         }
         if self.recovery_ends.is_some_and(|end| cum >= end) {
             self.recovery_ends = None;
+            if !std::mem::take(&mut self.timed_out) {
+                self.window = self.ssthresh;
+            }
             if self.sacked == 0 && self.lost == 0 {
                 self.board.clear();
             }
@@ -257,47 +273,58 @@ impl Sender {
             true => u64::MAX,
             false => now_ps + self.rto_ps(config),
         };
+        delivered
     }
 
-    fn note_out_of_order(&mut self, config: &TcpConfig, seq: u32) {
+    /// Handles a selective acknowledgement; returns how many segments it is the first to acknowledge.
+    fn note_out_of_order(&mut self, config: &TcpConfig, seq: u32) -> u32 {
         self.make_board();
+        let mut delivered = 0;
         if seq >= self.una && seq < self.next {
             let fate = &mut self.board[(seq - self.una) as usize];
-            match *fate {
-                Fate::Sacked => {}
-                before => {
-                    *fate = Fate::Sacked;
-                    self.sacked += 1;
-                    self.lost -= u32::from(before == Fate::Lost);
-                }
+            if *fate != Fate::Sacked {
+                self.lost -= u32::from(*fate == Fate::Lost);
+                *fate = Fate::Sacked;
+                self.sacked += 1;
+                self.sacked_above += u32::from(seq >= self.judged);
+                delivered = 1;
             }
-            self.highest = self.highest.max(seq + 1);
         }
-        self.judged = self.judged.max(self.una);
-        let mut found = false;
-        while self.judged + config.reordering < self.highest {
-            let fate = &mut self.board[(self.judged - self.una) as usize];
-            if *fate == Fate::Sent {
-                *fate = Fate::Lost;
-                self.lost += 1;
-                found = true;
-            }
-            self.judged += 1;
-        }
-        if found && self.recovery_ends.is_none() {
+        if self.find_lost(config) && self.recovery_ends.is_none() {
+            // RFC 8257 §3.5: loss is handled as in TCP. Marks of the same round trip count no more.
             self.recovery_ends = Some(self.next);
             self.cut_ends = self.una;
             self.timing = None;
-            // RFC 8257 §3.5: loss is handled as in TCP.
-            self.window = (self.window / 2.0).max(WINDOW_MIN);
-            self.ssthresh = self.window;
+            self.grown = 0;
+            self.ssthresh = (self.window / 2.0).max(WINDOW_MIN);
+            self.reduction = Reduction { flight: self.next - self.una, ..Reduction::default() };
         }
+        delivered
+    }
+
+    /// Segments above which `reordering` others are acknowledged are lost (RFC 6675 §4); whether there is a new one.
+    fn find_lost(&mut self, config: &TcpConfig) -> bool {
+        let mut found = false;
+        while self.sacked_above >= config.reordering.max(1) {
+            match &mut self.board[(self.judged - self.una) as usize] {
+                Fate::Sacked if self.sacked_above == config.reordering => break,
+                Fate::Sacked => self.sacked_above -= 1,
+                fate if *fate == Fate::Sent => {
+                    *fate = Fate::Lost;
+                    self.lost += 1;
+                    found = true;
+                }
+                _ => {}
+            }
+            self.judged += 1;
+        }
+        found
     }
 
     fn make_board(&mut self) {
         if self.board.is_empty() {
             self.board.extend(std::iter::repeat_n(Fate::Sent, (self.next - self.una) as usize));
-            self.judged = self.una;
+            (self.judged, self.sacked_above) = (self.una, 0);
         }
     }
 
@@ -306,18 +333,21 @@ impl Sender {
         self.board[place] = Fate::Resent;
         self.lost -= 1;
         self.resent += 1;
+        self.reduction.sent += 1;
         let seq = self.una + place as u32;
         let (end, last) = self.end_of(seq);
         let payload = if seq + 1 == end { last } else { config.segment_bytes };
         Segments { seq, count: 1, payload }
     }
 
-    /// Above `ssthresh` the window grows by whole segments, as in Linux and ns-3.
+    /// Growth by the segments that were delivered; above `ssthresh` by whole segments, as in Linux and ns-3.
     #[inline]
-    fn grow(&mut self, config: &TcpConfig) {
-        if self.window < self.ssthresh {
-            self.window += 1.0;
-        } else {
+    fn grow(&mut self, config: &TcpConfig, delivered: u32) {
+        for _ in 0..delivered {
+            if self.window < self.ssthresh {
+                self.window += 1.0;
+                continue;
+            }
             self.grown += 1;
             if f64::from(self.grown) >= self.window.floor() {
                 self.grown = 0;
@@ -327,17 +357,24 @@ impl Sender {
         self.window = self.window.min(config.window_max.max(1.0));
     }
 
-    /// One segment was delivered during a reduction of the window.
-    fn reduce(&mut self) {
+    /// An acknowledgement during a reduction of the window.
+    fn reduce(&mut self, delivered: u32, progress: bool) {
         let (in_flight, goal) = (f64::from(self.in_flight()), self.ssthresh);
-        let Reduction { flight, delivered, sent } = &mut self.reduction;
-        *delivered += 1;
-        let (delivered, sent) = (f64::from(*delivered), f64::from(*sent));
+        let Reduction { flight, delivered: all, sent } = &mut self.reduction;
+        *all += delivered;
+        let (all, sent) = (f64::from(*all), f64::from(*sent));
         let more = match in_flight > goal {
-            true => (delivered * goal / f64::from(*flight)).ceil() - sent,
-            false => (goal - in_flight).min((delivered - sent).max(1.0)),
+            true => (all * goal / f64::from(*flight)).ceil() - sent,
+            // In recovery from loss an acknowledgement that advances shows that the network is no longer overloaded.
+            false => {
+                let more = (all - sent).max(f64::from(delivered));
+                (goal - in_flight)
+                    .min(more + f64::from(u8::from(progress && self.recovery_ends.is_some())))
+            }
         };
-        self.window = in_flight + more.max(0.0);
+        // The first segment is sent again at once, whatever the window.
+        let least = f64::from(u8::from(self.recovery_ends.is_some() && sent == 0.0));
+        self.window = in_flight + more.max(least);
     }
 
     #[inline]
@@ -381,3 +418,88 @@ impl Sender {
 const WINDOW_MIN: f64 = 2.0;
 /// The time-out grows up to 64 times.
 const BACKOFFS_MAX: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sent(config: &TcpConfig, segments: u64) -> Sender {
+        let mut sender = Sender::new(config);
+        sender.submit(config, segments * u64::from(config.segment_bytes));
+        while sender.poll(config, 0).is_some() {}
+        sender
+    }
+
+    /// One packet that overtakes many is no sign of loss; three that overtake are.
+    #[test]
+    fn later_arrivals_are_counted_and_their_distance_is_not() {
+        let config = TcpConfig::default();
+        let mut sender = sent(&config, 10);
+        for (seq, lost) in [(9, 0), (9, 0), (4, 0), (6, 4)] {
+            sender.on_ack(&config, 1, 0, seq, false);
+            assert_eq!(sender.lost, lost, "after {seq}");
+        }
+        // Above 5 only 6 and 9 have arrived; 8 makes it three.
+        sender.on_ack(&config, 1, 0, 8, false);
+        assert_eq!((sender.lost, sender.board[5]), (5, Fate::Lost));
+    }
+
+    /// The window is half as large as what is in flight, and the first segment is sent again at once.
+    #[test]
+    fn the_first_segment_is_sent_again_at_once() {
+        let config = TcpConfig::default();
+        let mut sender = sent(&config, 100);
+        (1..3).for_each(|seq| sender.on_ack(&config, 1, 0, seq, false));
+        while sender.poll(&config, 1).is_some() {}
+        sender.on_ack(&config, 1, 0, 3, false);
+        assert_eq!(sender.poll(&config, 1).map(|s| (s.seq, s.count)), Some((0, 1)));
+    }
+
+    /// Any order of arrivals and losses: the counts agree with the scoreboard, and everything arrives.
+    #[test]
+    fn the_counts_agree_with_the_scoreboard() {
+        use crate::random::Random;
+        use crate::tcp::Receiver;
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let config = TcpConfig { reordering: 1 + seed as u32 % 4, ..TcpConfig::default() };
+            let mut sender = Sender::new(&config);
+            let mut receiver = Receiver::default();
+            receiver.expect(sender.submit(&config, 400 * 1448).1);
+            let (mut wire, mut now_ps) = (Vec::new(), 0);
+            while !sender.is_idle() {
+                now_ps += 1_000_000;
+                while let Some(segments) = sender.poll(&config, now_ps) {
+                    wire.extend(segments.seq..segments.seq + segments.count);
+                }
+                match wire.is_empty() {
+                    true => {
+                        now_ps = now_ps.max(sender.deadline_ps());
+                        sender.time_out(&config, now_ps);
+                    }
+                    false => {
+                        let seq = wire.remove(random.below(wire.len().min(6) as u64) as usize);
+                        if random.below(10) > 0 {
+                            receiver.take(seq);
+                            if random.below(10) > 0 {
+                                let cum = receiver.expected();
+                                sender.on_ack(&config, now_ps, cum, seq, random.below(9) == 0);
+                            }
+                        }
+                    }
+                }
+                let count = |fate| sender.board.iter().filter(|&&f| f == fate).count() as u32;
+                assert_eq!((sender.sacked, sender.lost), (count(Fate::Sacked), count(Fate::Lost)));
+                let outstanding = (sender.next - sender.una) as usize;
+                assert!(sender.board.is_empty() || sender.board.len() == outstanding);
+                for (place, fate) in sender.board.iter().enumerate() {
+                    let above = sender.board.iter().skip(place + 1);
+                    let above = above.filter(|&&f| f == Fate::Sacked).count() as u32;
+                    assert!(*fate != Fate::Sent || above < config.reordering, "seed {seed}");
+                }
+                assert!(sender.window >= 1.0);
+            }
+            assert!(receiver.is_complete());
+        }
+    }
+}
