@@ -55,6 +55,13 @@ def test_a_run_leaves_tables_and_a_report(tmp_path: Path) -> None:
     assert pictures[-1].count("<line") == links == 2 * 48
 
 
+def test_a_sweep_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.toml"
+    deep.write_text("base = " + "[" * 20_000 + "]" * 20_000 + "\n")
+    with pytest.raises(sim.SimError, match="deep.toml: .*nested too deeply"):
+        sim.Sweep.read(deep)
+
+
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.toml"
     file.write_text('duration = "1ms"\n[fabric]\nkind = "fat-tree"\nk = 4\n[mix]\nload = 1.2\n')

@@ -22,7 +22,7 @@ pub(crate) struct Link {
     pub bytes: u64,
 }
 
-/// The link starts at a host: its queue is unbounded and never marks, and equal segments are stored as runs.
+/// The link starts at a host: its queue is unbounded, and equal segments are stored as runs.
 pub(crate) const FROM_HOST: u8 = 1;
 /// The link ends at a host.
 pub(crate) const TO_HOST: u8 = 2;
@@ -221,6 +221,7 @@ impl Packet {
             && next.kind() == crate::packet::Kind::Data
             && self.flow == next.flow
             && self.bytes == next.bytes
+            && self.ce() == next.ce()
             && self.seq + self.aux == next.seq
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use netsum_sim::config::{Config, Format, parse};
 use netsum_sim::run;
+use netsum_topo::{Addressing, Rate};
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
@@ -103,6 +104,7 @@ fn invalid_values_are_refused_with_line_and_reason() {
         ("load = 0.3", "load = nan", 19, "not above 0 and at most 1"),
         ("\"web-search\"", "\"web-serch\"", 20, "web-search-opera"),
         ("workers = 6", "workers = 17", 25, "17 workers on 16 hosts"),
+        ("k = 4", "k = 8\n[host]\nce_threshold = \"0us\"", 10, "every packet would be marked"),
         ("workers = 6", "hosts = [0, 1, 1]", 25, "each is another one"),
         ("workers = 6", "hosts = [0, 16]", 25, "from 0 to 15"),
         ("compute = \"100us\"", "model = \"vgg99\"", 23, "no model is named"),
@@ -505,4 +507,51 @@ fn a_switch_with_one_link_is_no_host() {
     let summary = std::fs::read_to_string(folder.path().join("summary.json")).unwrap();
     let summary: String = summary.split_whitespace().collect();
     assert!(summary.contains("\"hosts\":[\"gpu\",\"cpu\"]"), "{summary}");
+}
+
+/// A pool of `switchml` has a bit per worker: more workers are refused, for they would run the ring.
+#[test]
+fn a_pool_refuses_too_many_workers() {
+    let text = |jobs: &str| {
+        format!(
+            "duration = \"1ms\"\n[fabric]\nkind = \"fat-tree\"\nk = 8\n[scheme]\nkind = \"switchml\"\n{jobs}"
+        )
+    };
+    let job = |workers: u32| {
+        text(&format!("[[jobs]]\ncompute = \"1us\"\nbytes = 1000\nworkers = {workers}\n"))
+    };
+    let refusal = |text: &str| match parse(text, "run.toml", Path::new(".")) {
+        Ok(_) => String::new(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(refusal(&job(32)), "");
+    assert!(refusal(&job(33)).contains("run.toml:10: jobs.0.workers: 33 workers; a pool"));
+    let mix = text("[mix]\nload = 0.1\nworkers = [2, 40]\n");
+    assert!(refusal(&mix).contains("mix.workers: 40 workers"));
+}
+
+/// A device that never ends is refused as a trace, in bounded time and memory.
+#[test]
+fn an_endless_trace_is_refused() {
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"fat-tree\"\nk = 4\n\
+                [[flows]]\nkind = \"trace\"\npath = \"/dev/zero\"\n";
+    let error = parse(text, "run.toml", Path::new(".")).err().expect("it is refused").to_string();
+    assert!(error.contains("/dev/zero: it has more than 1024 MiB"), "{error}");
+}
+
+/// A fabric that is only simulated needs no controller; its other errors stay.
+#[test]
+fn a_fabric_file_needs_no_controller() {
+    let folder = tempfile::tempdir().unwrap();
+    let fabric = netsum_topo::single_switch(3, Rate(10_000_000_000), Addressing::default());
+    let whole = fabric.unwrap().to_toml();
+    let text = "duration = \"1ms\"\n[fabric]\nkind = \"file\"\npath = \"fabric.toml\"\n\
+                [[flows]]\nkind = \"permutation\"\nbytes = 1000\n";
+    let lines = whole.lines().filter(|line| !line.starts_with("controller"));
+    let without: String = lines.map(|line| format!("{line}\n")).collect();
+    assert_ne!(whole, without);
+    std::fs::write(folder.path().join("fabric.toml"), &without).unwrap();
+    assert_eq!(parse(text, "run.toml", folder.path()).unwrap().1.flows.len(), 3);
+    std::fs::write(folder.path().join("fabric.toml"), without.replace("rack0", "")).unwrap();
+    assert!(parse(text, "run.toml", folder.path()).is_err());
 }

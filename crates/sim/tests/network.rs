@@ -14,6 +14,7 @@ const FABRIC: Switching = Switching {
     queue_packets: 250,
     shared: None,
     pause: None,
+    host_mark_ps: u64::MAX,
     paths: PathChoice::Flow,
     latency_ns: 1_000,
 };

@@ -108,7 +108,8 @@ proptest! {
         (fabric, hosts) in select(FABRICS),
         latency in select(&["150ns", "1us", "2500ns"][..]),
         (scheme, window, trees) in (select(SCHEMES), 8u32..200, 1u32..4),
-        (buffers, marks) in (select(BUFFERS), 4u32..80),
+        (buffers, marks, host) in
+            (select(BUFFERS), 4u32..80, select(&["", "[host]\nce_threshold = \"7us\"\n"][..])),
         paths in select(&["flow", "packet", "destination"][..]),
         (fault, spines) in select(FAULTS),
         flows in proptest::collection::vec(flows(), 1..3),
@@ -119,7 +120,7 @@ proptest! {
             "duration = \"1ms\"\ndrain = \"300ms\"\nseed = {seed}\nstop_with_jobs = {stop}\nchecked = {checked}\n\
              scenario = \"faults.toml\"\n[fabric]\n{fabric}\nlatency = \"{latency}\"\n\
              [switch]\nmark_packets = {marks}\npaths = \"{paths}\"\n{buffers}\n\
-             [scheme]\nkind = \"{scheme}\"\nwindow = {window}\ntrees = {trees}\n"
+             {host}[scheme]\nkind = \"{scheme}\"\nwindow = {window}\ntrees = {trees}\n"
         );
         for flows in flows.iter().filter(|flows| !flows.is_empty()) {
             write!(text, "[[flows]]\n{flows}\n").unwrap();

@@ -134,9 +134,14 @@ impl Fabric {
         Fabric::parse(&text, &path.display().to_string())
     }
 
+    /// Like `parse`, for simulations: without a controller in the text, `controller` is 0.0.0.0:0.
+    pub fn parse_simulated(text: &str, file: &str) -> Result<Fabric, TopoError> {
+        parse::fabric(text, file, true)
+    }
+
     /// Checks the text of a fabric file; `file` names it in errors.
     pub fn parse(text: &str, file: &str) -> Result<Fabric, TopoError> {
-        parse::fabric(text, file)
+        parse::fabric(text, file, false)
     }
 
     /// Text of a fabric file that parses to this fabric.

@@ -1,7 +1,7 @@
 //! Parses the text of a fabric file into a [`Fabric`]: all checks, each error with its line.
 
 use std::collections::{HashMap, HashSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
 use toml::Spanned;
@@ -12,10 +12,17 @@ use crate::graph::NodeKind;
 use crate::plan::SlotPolicy;
 use crate::raw::{RawFabric, RawHost, RawLink, RawServer, RawSwitch, RawTenant};
 
-/// Parses and checks `text`; `file` names it in errors.
-pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
+/// Parses and checks `text`; `file` names it in errors. `simulated`: the file may lack a controller.
+pub(crate) fn fabric(text: &str, file: &str, simulated: bool) -> Result<Fabric, TopoError> {
     let raw: RawFabric =
         toml::from_str(text).map_err(|error| TopoError::syntax(text, file, &error))?;
+    if raw.controller.is_none() && !simulated {
+        return Err(TopoError::Syntax {
+            file: file.to_owned(),
+            line: 1,
+            reason: "missing field `controller`".to_owned(),
+        });
+    }
     let checker = Checker { text, file };
     let fabric = checker.convert(&raw)?;
     checker.check_names(&raw)?;
@@ -26,6 +33,9 @@ pub(crate) fn fabric(text: &str, file: &str) -> Result<Fabric, TopoError> {
     Ok(fabric)
 }
 
+/// The controller of a fabric that is only simulated.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 struct Checker<'a> {
     text: &'a str,
     file: &'a str,
@@ -33,7 +43,10 @@ struct Checker<'a> {
 
 impl Checker<'_> {
     fn convert(&self, raw: &RawFabric) -> Result<Fabric, TopoError> {
-        let (controller, standbys) = self.controllers(&raw.controller)?;
+        let (controller, standbys) = match &raw.controller {
+            Some(controller) => self.controllers(controller)?,
+            None => (NOWHERE, Vec::new()),
+        };
         Ok(Fabric {
             name: raw.name.get_ref().clone(),
             controller,

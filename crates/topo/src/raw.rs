@@ -7,7 +7,7 @@ use toml::Spanned;
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawFabric {
     pub(crate) name: Spanned<String>,
-    pub(crate) controller: Spanned<String>,
+    pub(crate) controller: Option<Spanned<String>>,
     #[serde(default)]
     pub(crate) trusted: bool,
     #[serde(default)]

@@ -103,7 +103,7 @@ def _format_of(config: Path) -> str | None:
     """The table format requested by the file; errors in the file are reported by the simulator."""
     try:
         return tomllib.loads(config.read_text(encoding="utf-8")).get("format")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -313,3 +313,5 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SimError(f"{path}: no UTF-8 text; a sweep and its base are TOML files") from None
     except tomllib.TOMLDecodeError as error:
         raise SimError(f"{path}: {error}") from None
+    except RecursionError:
+        raise SimError(f"{path}: tables or lists are nested too deeply") from None

@@ -6,7 +6,7 @@ use crate::PortId;
 use crate::lease::{Granted, LeaseKey, Superseded};
 
 /// Most workers of a job, as in the paper.
-pub(crate) const MAX_WORKERS: usize = 32;
+pub const MAX_WORKERS: usize = 32;
 
 /// Grant to one job at the one switch that adds for it. `P` names a worker: a port number for machines, an address for
 /// drivers.

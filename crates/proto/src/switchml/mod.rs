@@ -14,7 +14,7 @@ mod switch;
 mod work;
 mod worker;
 
-pub use lease::{Lease, LeaseError};
+pub use lease::{Lease, LeaseError, MAX_WORKERS};
 pub use switch::{Counters, Switch, Transmit};
 pub use work::{Accepted, Content, Outgoing, WorkerConfig};
 pub use worker::Worker;

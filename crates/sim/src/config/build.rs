@@ -5,10 +5,10 @@ use std::path::Path;
 
 use netsum_topo::{Addressing, Latency, Topology};
 
-use super::source::{ConfigError, Source, read};
+use super::source::{ConfigError, Source, TOML_MAX, read};
 use super::table::{number, table, whole};
 use super::units::rate_problem;
-use super::{Config, Fabric, Flows, Paths, Scheme, Tcp};
+use super::{Config, Fabric, Flows, Paths, Scheme, Tcp, Text};
 use crate::aggregation::SlotSharing;
 use crate::faults::Fault;
 use crate::job::JobSpec;
@@ -68,6 +68,7 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
             Paths::Packet => PathChoice::Packet,
             Paths::Destination => PathChoice::Destination,
         },
+        host_mark_ps: config.host.ce_threshold.map_or(u64::MAX, Text::ps),
         latency_ns,
     };
     let mut builder = Builder {
@@ -136,7 +137,9 @@ fn fabric(source: &Source, config: &Config) -> Result<(Topology, u32, u64), Conf
             (netsum_topo::dumbbell(*pairs, rate.0, bottleneck.0, addressing), latency, Some(rate.0))
         }
         Fabric::File { path, latency } => {
-            (netsum_topo::Fabric::load(&source.folder.join(path)), latency, None)
+            let path = source.folder.join(path);
+            let (text, file) = (read(&path, TOML_MAX)?, path.display().to_string());
+            (netsum_topo::Fabric::parse_simulated(&text, &file), latency, None)
         }
     };
     let built = match (&config.fabric, fabric) {
@@ -172,7 +175,7 @@ fn check_links(path: &Path, fabric: &netsum_topo::Fabric) -> Result<(), ConfigEr
         let long = link.latency.and_then(|latency| link_ns(latency).err());
         let long = long.map(|problem| ("latency", problem.to_owned()));
         if let Some((field, reason)) = slow.or(long).or(second) {
-            let (text, file) = (read(path)?, path.display().to_string());
+            let (text, file) = (read(path, TOML_MAX)?, path.display().to_string());
             let source = Source { text: &text, file: &file, folder: path };
             return Err(source.invalid(&format!("link.{i}.{field}"), reason));
         }

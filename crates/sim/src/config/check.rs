@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::build::{Built, build};
 use super::scheme::SLOTS_MAX;
-use super::source::{ConfigError, Source, from_toml, read};
+use super::source::{ConfigError, Source, TOML_MAX, from_toml, read};
 use super::{Config, Flows, SchemeKind};
 use crate::aggregation::OVERHEAD_BYTES;
 use crate::workload::FlowSizes;
 
 /// Reads and checks a configuration file, and builds the inputs of the run.
 pub fn load(path: &Path) -> Result<(Config, Built), ConfigError> {
-    let text = read(path)?;
+    let text = read(path, TOML_MAX)?;
     let folder = path.parent().unwrap_or(Path::new("."));
     parse(&text, &path.display().to_string(), folder)
 }
@@ -53,6 +53,10 @@ impl Source<'_> {
             return Err(self.invalid("stop_with_jobs", reason));
         }
         self.check_switch(config)?;
+        if config.host.ce_threshold.is_some_and(|time| time.0.0 == 0) {
+            let reason = "every packet would be marked; give a time like \"100us\"";
+            return Err(self.invalid("host.ce_threshold", reason));
+        }
         self.check_tcp(config)?;
         self.check_schemes(config)?;
         self.check_fluid(config)?;

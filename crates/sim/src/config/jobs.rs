@@ -1,10 +1,11 @@
 //! Training jobs, listed or drawn at random.
 
+use netsum_proto::switchml::MAX_WORKERS;
 use netsum_topo::Latency;
 use serde::{Deserialize, Serialize};
 
 use super::build::{Builder, Jobs};
-use super::scheme::Scheme;
+use super::scheme::{Scheme, SchemeKind};
 use super::source::ConfigError;
 use super::units::TIME_MAX_NS;
 use super::{Text, defaults};
@@ -145,6 +146,11 @@ impl Builder<'_> {
             (None, Some(workers)) if workers > 0 => self.place(workers),
             _ => return fail("workers", "give either workers, at least 1, or hosts".to_owned()),
         };
+        let kind = job.scheme.as_ref().unwrap_or(&self.config.scheme).kind;
+        if kind == SchemeKind::Switchml && placement.len() > MAX_WORKERS {
+            let field = if job.hosts.is_some() { "hosts" } else { "workers" };
+            return fail(field, too_many_for_a_pool(placement.len()));
+        }
         let mut sorted = placement.clone();
         sorted.sort_unstable();
         let twice = sorted.windows(2).any(|w| w[0] == w[1]);
@@ -187,6 +193,10 @@ impl Builder<'_> {
         let [least, most] = mix.workers;
         if least < 2 || least > most || most > self.hosts {
             let reason = format!("give a range within 2 to {} hosts", self.hosts);
+            return Err(self.source.invalid("mix.workers", reason));
+        }
+        if self.config.scheme.kind == SchemeKind::Switchml && most as usize > MAX_WORKERS {
+            let reason = too_many_for_a_pool(most as usize);
             return Err(self.source.invalid("mix.workers", reason));
         }
         let models = mix.models.iter().map(|name| self.model(name, "mix.models"));
@@ -295,6 +305,12 @@ impl Builder<'_> {
         self.taken[start..start + n].iter_mut().for_each(|t| *t += 1);
         (start as u32..(start + n) as u32).collect()
     }
+}
+
+fn too_many_for_a_pool(workers: usize) -> String {
+    format!(
+        "{workers} workers; a pool of switchml takes {MAX_WORKERS}: use fewer, or \"switchml*\""
+    )
 }
 
 /// Times of a step of a mix's job, in seconds.

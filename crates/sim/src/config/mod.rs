@@ -55,6 +55,9 @@ pub struct Config {
     /// Behaviour of all switches.
     #[serde(default)]
     pub switch: Switch,
+    /// Hosts' own output queues.
+    #[serde(default)]
+    pub host: Host,
     /// Transport of hosts.
     #[serde(default)]
     pub tcp: Tcp,
@@ -238,6 +241,16 @@ pub enum Paths {
     Packet,
     /// Digits of the destination.
     Destination,
+}
+
+/// Hosts' own output queues: first in, first out, unbounded.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Host {
+    /// A packet that waits at least this long is marked, as by Linux's `fq` and `fq_codel` with this option; absent:
+    /// hosts do not mark.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ce_threshold: Option<Text<Latency>>,
 }
 
 /// Transport of hosts.

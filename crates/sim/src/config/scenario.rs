@@ -7,7 +7,7 @@ use netsum_topo::{Latency, NodeId, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::Text;
-use super::source::{ConfigError, Source, read};
+use super::source::{ConfigError, Source, TOML_MAX, read};
 use crate::faults::Fault;
 use crate::routes::outgoing;
 
@@ -105,7 +105,7 @@ type Faults = (Vec<(u64, Fault)>, Vec<(u32, Vec<u64>)>);
 
 /// Reads a file.
 pub(super) fn load(path: &Path, topology: &Topology) -> Result<Faults, ConfigError> {
-    let text = read(path)?;
+    let text = read(path, TOML_MAX)?;
     let file = path.display().to_string();
     let scenario: Scenario = super::source::from_toml(&text, &file)?;
     let source =

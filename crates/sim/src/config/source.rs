@@ -1,5 +1,6 @@
 //! The text of a configuration, and errors that name one of its lines.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -58,12 +59,20 @@ pub(super) fn from_toml<T: serde::de::DeserializeOwned>(
     })
 }
 
-pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
-    std::fs::read_to_string(path).map_err(|error| ConfigError::Unreadable {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    })
+/// Reads a file of at most `most` bytes.
+pub(super) fn read(path: &Path, most: u64) -> Result<String, ConfigError> {
+    let unreadable = |reason| ConfigError::Unreadable { path: path.to_owned(), reason };
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    let read = file.take(most + 1).read_to_string(&mut text);
+    match read.map_err(|error| unreadable(error.to_string()))? as u64 > most {
+        true => Err(unreadable(format!("it has more than {} MiB", most >> 20))),
+        false => Ok(text),
+    }
 }
+
+/// Maximum size of a configuration, a scenario or a fabric file.
+pub(super) const TOML_MAX: u64 = 64 << 20;
 
 /// The origin of a configuration, for line numbers in errors.
 pub(super) struct Source<'a> {

@@ -11,7 +11,7 @@ pub(super) fn table<T>(
     columns: usize,
     mut row: impl FnMut(&[&str]) -> Result<T, String>,
 ) -> Result<Vec<T>, ConfigError> {
-    let text = read(path)?;
+    let text = read(path, TABLE_MAX)?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim()));
     let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#')).peekable();
     let is_name = |cell: &str| {
@@ -43,5 +43,7 @@ pub(super) fn whole(cell: &str) -> Result<u64, String> {
     whole.ok_or_else(|| format!("{cell:?} is not a whole number from 0 on"))
 }
 
+/// Maximum size of a table: 20 million lines, or a device that never ends.
+const TABLE_MAX: u64 = 1 << 30;
 /// 2⁵³: up to here floating-point numbers represent every integer.
 const EXACT_MAX: f64 = 9_007_199_254_740_992.0;

@@ -74,7 +74,10 @@ impl Loss {
     fn takes(&mut self) -> bool {
         let number = self.arrived;
         self.arrived += 1;
-        let listed = self.listed.pop_front_if(|&mut first| first == number).is_some();
+        let listed = self.listed.front() == Some(&number);
+        if listed {
+            self.listed.pop_front();
+        }
         self.random.as_mut().is_some_and(|random| random.unit() < self.share) || listed
     }
 }

@@ -29,7 +29,7 @@ use crate::routes::{PathChoice, Routes, outgoing};
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Switching {
     /// A packet is marked if, on arrival, at least this many packets wait in the output queue, not counting itself and
-    /// the one in the transmitter. Hosts do not mark.
+    /// the one in the transmitter. For hosts see `host_mark_ps`.
     pub mark_packets: u32,
     /// A packet is dropped if this many packets wait.
     pub queue_packets: u32,
@@ -37,6 +37,9 @@ pub struct Switching {
     pub shared: Option<SharedBuffer>,
     /// PAUSE instead of dropping.
     pub pause: Option<Pause>,
+    /// A packet is marked if it waits at least this long in its host's own queue, as Linux's `fq` and `fq_codel` do with
+    /// `ce_threshold`; `u64::MAX`: hosts do not mark.
+    pub host_mark_ps: u64,
     /// Choice between equal paths.
     pub paths: PathChoice,
     /// Propagation time of links for which the topology has none, in nanoseconds.

@@ -156,7 +156,35 @@ impl Region {
             if pause.is_some() {
                 self.hold(packet.ingress);
             }
+        } else if self.common.switching.host_mark_ps != u64::MAX {
+            packet = self.mark_late(link, packet);
         }
+        self.push(link, packet);
+    }
+
+    /// Marks those packets of a run that will wait too long in their host's queue. Returns the last ones, which are all
+    /// alike; the others are queued.
+    fn mark_late(&mut self, link: u32, mut packet: Packet) -> Packet {
+        let l = &self.links[link as usize];
+        let one_ps = l.serialisation_ps(u64::from(packet.bytes));
+        let early_ps = self.common.switching.host_mark_ps.saturating_sub(l.backlog_ps(self.now_ps));
+        let early = early_ps.div_ceil(one_ps).min(u64::from(packet.run())) as u32;
+        let late = packet.run() - early;
+        if late == 0 {
+            return packet;
+        }
+        if early > 0 {
+            self.push(link, Packet { aux: early, ..packet });
+            packet.seq += early;
+            packet.aux -= early;
+        }
+        self.counters[link as usize].marks += u64::from(late);
+        packet.mark();
+        packet
+    }
+
+    #[inline]
+    fn push(&mut self, link: u32, packet: Packet) {
         let l = &mut self.links[link as usize];
         if let Some(at) = l.push(self.now_ps, packet, &mut self.pool) {
             self.enter(link, at);

@@ -18,6 +18,7 @@ pub const PLAIN: Switching = Switching {
     queue_packets: u32::MAX,
     shared: None,
     pause: None,
+    host_mark_ps: u64::MAX,
     paths: PathChoice::Flow,
     latency_ns: 10_000,
 };
