@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -108,11 +109,12 @@ def verdict(entry: Entry, found: list[Finding]) -> str:
 
     *Holds*: every finding holds by the tolerance that its experiment states. *Holds in direction*: the entry names the
     ratio that means "no effect", and each finding that does not hold is on the paper's side of it, with its whole
-    confidence interval if there is one. Else it *does not hold*.
+    confidence interval if there is one. Else it *does not hold*. *Not run*: a figure is missing, or has no value at its
+    scale, as percentiles of flows that are too few.
     """
     if entry.needs:
         return NOT_HERE
-    if not found:
+    if not found or any(finding.ours is None for finding in found):
         return NOT_RUN
     if all(finding.holds for finding in found):
         return HOLDS
@@ -189,7 +191,9 @@ def main() -> None:
         console.print(_table(rows))
     console.print(_counts(rows), highlight=False)
     if missing := sorted({row.entry.figure for row in rows if row.verdict == NOT_RUN}):
-        console.print(f"not run: {', '.join(missing)}; make fig FIG=NAME runs one", highlight=False)
+        console.print(
+            f"not run, or no value at this scale: {', '.join(missing)}; make fig FIG=NAME SCALE=medium", highlight=False
+        )
     console.print(f"{arguments.out}/index.html", highlight=False)
     try:
         from weasyprint import HTML
@@ -278,24 +282,31 @@ def _section(row: Row) -> str:
 def _line(finding: Finding, kind: str) -> str:
     interval = finding.interval()
     spread = f" ({interval[0]:.2f} to {interval[1]:.2f}, {len(finding.samples)} seeds)" if interval else ""
-    paper = "–" if finding.paper is None else _text(finding.paper)
-    cells = (finding.claim, paper, _text(finding.ours) + spread, HOLDS if finding.holds else "differs")
+    said = "no value" if finding.ours is None else HOLDS if finding.holds else "differs"
+    cells = (finding.claim, _text(finding.paper), _text(finding.ours) + spread, said)
     return f'<tr class="{kind}">{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
 
 
 def _text(value: Any) -> str:
     if isinstance(value, dict):
         return "; ".join(f"{key}: {each}" for key, each in value.items())
-    return str(value)
+    return "–" if value is None else str(value)
 
 
 def _figure(out: Path, figure: str) -> str:
     """The picture as the experiment left it. A paper's own picture is not copied; the claim describes it."""
-    picture = base64.b64encode((out / figure / "figure.svg").read_bytes()).decode()
+    picture = base64.b64encode(_plain((out / figure / "figure.svg").read_text()).encode()).decode()
     return (
         f'<figure><img alt="{escape(figure)}" src="data:image/svg+xml;base64,{picture}">'
         f"<figcaption>{escape(figure)}</figcaption></figure>"
     )
+
+
+def _plain(svg: str) -> str:
+    """The picture in its light colours, without variables, which not every renderer of SVG knows."""
+    svg = re.sub(r"@media[^{]*\{\s*:root\s*\{[^}]*\}\s*\}", "", svg)
+    colours = dict(re.findall(r"(--[\w-]+):\s*([^;}]+);", svg))
+    return re.sub(r"var\((--[\w-]+)\)", lambda match: colours.get(match[1], "#000000").strip(), svg)
 
 
 if __name__ == "__main__":

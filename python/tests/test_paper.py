@@ -42,6 +42,7 @@ def test_every_statement_of_the_five_papers_is_there():
         ([finding(4.5, 1.3, samples=(0.9, 1.3, 1.7))], 1.0, "does not hold"),
         ([finding("equal", "0.9")], 1.0, "does not hold"),
         ([], 1.0, "not run"),
+        ([finding(4.5, None)], 1.0, "not run"),
     ],
 )
 def test_a_verdict_follows_its_rule(found, neutral, expected):
@@ -55,6 +56,12 @@ def test_an_interval_is_that_of_students_t():
     # Mean 2, standard deviation 1, three values: 4.303 / √3 to each side (two-sided 95 %, two degrees of freedom).
     low, high = finding(1, 2, samples=(1.0, 2.0, 3.0)).interval()
     assert (low, high) == pytest.approx((2 - 2.4841, 2 + 2.4841), abs=1e-4)
+
+
+def test_a_picture_has_no_variables_left():
+    svg = "<style>:root { --page: #fff; --c0: #0a7d72; } @media (prefers-color-scheme: dark) { :root { --c0: #45c; } } "
+    plain = paper._plain(svg + ".series-0 { stroke: var(--c0); }</style>")
+    assert ".series-0 { stroke: #0a7d72; }" in plain and "@media" not in plain
 
 
 def test_what_does_not_fit_is_named(tmp_path):

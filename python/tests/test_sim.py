@@ -58,7 +58,7 @@ def test_a_run_leaves_tables_and_a_report(tmp_path: Path) -> None:
 def test_a_sweep_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     deep = tmp_path / "deep.toml"
     deep.write_text("base = " + "[" * 20_000 + "]" * 20_000 + "\n")
-    with pytest.raises(sim.SimError, match="deep.toml: .*nested too deeply"):
+    with pytest.raises(sim.SimError, match=r"deep\.toml: .*nested too deeply"):
         sim.Sweep.read(deep)
 
 
