@@ -33,7 +33,7 @@ pub struct Config {
     /// Seed of all random numbers.
     #[serde(default = "defaults::seed")]
     pub seed: u64,
-    /// Simulated time; nothing starts after it.
+    /// Simulated time, above 0, with `drain` at most an hour; nothing starts after it.
     pub duration: Text<Latency>,
     /// Additional time for flows and jobs that have started; 0 stops them at `duration`.
     #[serde(default = "defaults::no_time")]
@@ -179,7 +179,7 @@ pub enum Fabric {
 pub struct Switch {
     /// A packet is marked if at least this many packets wait before it.
     pub mark_packets: u32,
-    /// A packet is dropped if this many packets wait; with PAUSE, no packet is dropped.
+    /// A packet is dropped if this many packets wait, at least 1; with PAUSE, no packet is dropped.
     pub queue_packets: u32,
     /// One memory for all output queues, in addition to the limit of each queue.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -216,7 +216,7 @@ impl Default for Switch {
 pub struct Shared {
     /// Memory of one switch.
     pub bytes: Text<Bytes>,
-    /// A queue may hold this many times the free memory.
+    /// A queue may hold this many times the free memory; above 0.
     #[serde(default = "defaults::alpha")]
     pub alpha: f64,
 }
@@ -227,7 +227,7 @@ pub struct Shared {
 pub struct Pause {
     /// XOFF is sent above this.
     pub high_packets: u32,
-    /// XON is sent at or below this.
+    /// XON is sent at or below this, which is less than `high_packets`.
     pub low_packets: u32,
 }
 
@@ -247,8 +247,8 @@ pub enum Paths {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Host {
-    /// A packet that waits at least this long is marked, as by Linux's `fq` and `fq_codel` with this option; absent:
-    /// hosts do not mark.
+    /// A packet that waits at least this long, above 0, is marked, as by Linux's `fq` and `fq_codel` with this option;
+    /// absent: hosts do not mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_threshold: Option<Text<Latency>>,
 }
@@ -257,25 +257,25 @@ pub struct Host {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Tcp {
-    /// Payload of a segment.
+    /// Payload of a segment; at least 1, with `header_bytes` at most 65,535.
     pub segment_bytes: u16,
     /// Bytes added to it on the wire.
     pub header_bytes: u16,
     /// Size of an acknowledgement on the wire.
     pub ack_bytes: u16,
-    /// Initial window in segments.
+    /// Initial window in segments; at least 1.
     pub initial_window: u32,
-    /// Size of the socket buffer.
+    /// Size of the socket buffer; at least a segment.
     pub socket: Text<Bytes>,
-    /// Minimum retransmission time-out.
+    /// Minimum retransmission time-out; above 0.
     pub min_rto: Text<Latency>,
     /// Whether the transport reacts to marks (DCTCP) or to loss only.
     pub ecn: bool,
-    /// DCTCP's gain g.
+    /// DCTCP's gain g; above 0, at most 1.
     pub gain: f64,
-    /// DCTCP's initial estimate.
+    /// DCTCP's initial estimate; 0 to 1.
     pub alpha: f64,
-    /// Number of duplicate acknowledgements that indicate loss.
+    /// Number of later segments whose arrival indicates a loss; at least 1.
     pub reordering: u32,
 }
 
@@ -303,7 +303,7 @@ impl Default for Tcp {
 pub enum Flows {
     /// Poisson arrivals between uniformly drawn hosts.
     Poisson {
-        /// Share of the hosts' links that payload takes.
+        /// Share of the hosts' links that payload takes; above 0, all loads together at most 1.
         load: f64,
         /// A published distribution, or a file of "bytes,share" lines.
         sizes: String,
@@ -336,7 +336,7 @@ pub enum Flows {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Samples {
-    /// Sampling interval.
+    /// Sampling interval; above 0.
     pub every: Text<Latency>,
     /// Links as "from>to", with the names of neighbours.
     pub links: Vec<String>,

@@ -32,7 +32,7 @@ pub enum FaultEvent {
     Loss {
         /// "from>to" for one direction, "a-b" for both; absent: every link.
         link: Option<String>,
-        /// Share of the packets.
+        /// Share of the packets; above 0, at most 1.
         share: f64,
         #[allow(missing_docs)]
         #[serde(default = "zero")]

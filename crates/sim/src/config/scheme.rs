@@ -17,16 +17,16 @@ use crate::job::{self, HostAlgorithm};
 pub struct Scheme {
     /// Name of the scheme.
     pub kind: SchemeKind,
-    /// Maximum number of trees per job.
+    /// Maximum number of trees per job; 1 to 64.
     pub trees: u8,
-    /// Maximum number of fragments in flight per tree or server; a constant for `switchml*` and `atp-no-control`; for
+    /// Maximum number of fragments in flight per tree or server, 1 to 16,384; a constant for `switchml*` and `atp-no-control`; for
     /// `switchml` the number of slots of the pool.
     pub window: u16,
-    /// Payload of a fragment.
+    /// Payload of a fragment; 64 to 8,960 in steps of 8.
     pub fragment_bytes: u16,
     /// Switches by name at which trees are rooted if possible; empty: those with the least load.
     pub roots: Vec<String>,
-    /// For `atp`: servers per job.
+    /// For `atp`: servers per job; 1 to 32.
     pub servers: u8,
     /// For `atp`: slots guaranteed to the job at each switch.
     pub guaranteed_slots: u32,
@@ -104,7 +104,7 @@ pub enum SchemeKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slots {
-    /// Slots of a switch, and rows for pools of `switchml`; absent: as many fragments of the run as `memory` holds.
+    /// Slots of a switch, and rows for pools of `switchml`, 1 to 2²⁰; absent: as many fragments of the run as `memory` holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// "partition", "first-come" or "preempt".

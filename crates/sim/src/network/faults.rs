@@ -1,9 +1,9 @@
 //! Faults of links: loss, failure and return.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Network;
+use super::loss::Loss;
 use super::region::Region;
 use crate::link::{DEAD, LOSSY};
 use crate::random::Random;
@@ -15,10 +15,7 @@ impl Network {
         for region in &mut self.regions {
             // One random stream per link: losses of a link do not depend on traffic elsewhere.
             let random = || Random::derived(seed ^ u64::from(link) << 32, "loss");
-            let loss = region.loss.entry(link).or_default();
-            loss.random.get_or_insert_with(random);
-            loss.share = share;
-            let lossy = share > 0.0 || !loss.listed.is_empty();
+            let lossy = region.loss.entry(link).or_default().set_share(share, random);
             let state = &mut region.links[link as usize].state;
             *state = if lossy { *state | LOSSY } else { *state & !LOSSY };
         }
@@ -28,8 +25,7 @@ impl Network {
     /// `packets` ascend.
     pub fn drop_packets(&mut self, link: u32, packets: &[u64]) {
         for region in &mut self.regions {
-            let loss = region.loss.entry(link).or_default();
-            (loss.listed, loss.arrived) = (packets.iter().copied().collect(), 0);
+            region.loss.entry(link).or_default().set_list(packets);
             region.links[link as usize].state |= LOSSY;
         }
     }
@@ -55,30 +51,6 @@ impl Network {
     /// Whether an edge is alive.
     pub fn is_alive(&self, edge: u32) -> bool {
         !self.hosts_region().links[2 * edge as usize].is(DEAD)
-    }
-}
-
-/// Loss on a link.
-#[derive(Default)]
-pub(super) struct Loss {
-    share: f64,
-    /// Set once there is a share.
-    random: Option<Random>,
-    /// Numbers of further packets to be lost, and the number of the next packet.
-    listed: VecDeque<u64>,
-    arrived: u64,
-}
-
-impl Loss {
-    /// Whether the packet that arrives is lost.
-    fn takes(&mut self) -> bool {
-        let number = self.arrived;
-        self.arrived += 1;
-        let listed = self.listed.front() == Some(&number);
-        if listed {
-            self.listed.pop_front();
-        }
-        self.random.as_mut().is_some_and(|random| random.unit() < self.share) || listed
     }
 }
 

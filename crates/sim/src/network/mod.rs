@@ -6,6 +6,7 @@
 
 mod crossing;
 mod faults;
+mod loss;
 mod moving;
 mod pause;
 mod region;

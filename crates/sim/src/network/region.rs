@@ -8,7 +8,7 @@ use netsum_proto::Time;
 use netsum_topo::{EdgeId, Topology};
 use rustc_hash::FxHashMap;
 
-use super::faults::Loss;
+use super::loss::Loss;
 use super::{Balance, Crossing, LinkCounters, Switching};
 use crate::calendar::{Calendar, Entries, Entry};
 use crate::fifo::Pool;
