@@ -65,7 +65,7 @@ LOSSES: dict[str, tuple[dict[str, Any], float]] = {
     "Reno, 30 of 700": ({"ecn": False, "bytes": 1_013_600, "data": [*range(300, 330)]}, 0.002),
     "Reno, last 50": ({"ecn": False, "data": [*range(50, 100)]}, 0.002),
     "incast of 8, marks from 20": ({"senders": 8, "mark": 20, "bytes": 1_000_000, "latency_ns": 1_000}, 0.03),
-    # ns-3 counts segments towards growth again when recovery ends: docs/simulator.md.
+    # Wider tolerances, set after the deviations were seen, of unexamined cause: they guard against a change only.
     "one in slow start": ({"data": [30]}, 0.15),
     "three in slow start": ({"data": [30, 31, 32]}, 0.18),
     "first of 100": ({"data": [0]}, 0.23),
