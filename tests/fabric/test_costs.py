@@ -6,10 +6,13 @@ import statistics
 
 import pytest
 
-from fragment import Fragment
+from fragment import PROGRAM, Fragment
 from netsum.plan import calibrated, estimate, pack
-from test_plans import fragment, program  # noqa: F401 (a fixture)
+from test_plans import fragment
 from test_throughput import write
+
+# `cargo test` builds it.
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="no plan_rank: cargo test --workspace --no-run")
 
 SIZES = [4 << 10, 32 << 10, 256 << 10, 2 << 20, 8 << 20]
 
