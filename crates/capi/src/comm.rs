@@ -2,17 +2,13 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use netsum_collective::rendezvous::{self, Invitation, Token};
 use netsum_collective::{Buffer, Group, GroupConfig, Options};
+use netsum_nccl_core::{Failure, MeetingPlace, Settings};
 use parking_lot::Mutex;
-
-use crate::result::Failure;
-use crate::settings::Settings;
 
 /// A rank of a group.
 pub(crate) struct Comm {
@@ -52,56 +48,18 @@ pub(crate) fn forget(handle: Handle) -> Result<Arc<Comm>, Failure> {
     found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
 }
 
-/// Address at which the ranks of one communicator meet.
-#[derive(Clone)]
-pub(crate) struct BootstrapAddress {
-    /// Address as "address:port".
-    pub(crate) at: String,
-    pub(crate) ip: IpAddr,
-    pub(crate) token: Token,
-}
-
 /// Meets the other ranks and connects.
 pub(crate) fn connect(
-    place: &BootstrapAddress,
+    place: &MeetingPlace,
     rank: c_int,
     size: c_int,
     device: c_int,
 ) -> Result<Comm, Failure> {
     let (rank, size) = ranks(rank, size)?;
     let settings = Settings::from_environment()?;
-    let name: String = place.token[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = format!("nccl-{name}");
-    let mut options = settings.options;
-    let invitation = Invitation::new(place.token, options.credentials.as_deref())?;
-    options.rendezvous.get_or_insert_with(|| place.ip.to_string());
-    let config = GroupConfig {
-        rank,
-        size,
-        name: name.clone(),
-        controller: settings.controller,
-        host: settings.host,
-        timeout: settings.timeout,
-        options,
-        plan: None,
-    };
-    let group = Group::new(config)?;
-    let own = group.address();
-    let addresses = if size == 1 {
-        vec![own]
-    } else {
-        rendezvous::meet(&place.at, invitation, (rank, size), &own, settings.timeout)?
-    };
-    group.connect(&addresses)?;
-    Ok(Comm {
-        group,
-        rank,
-        size,
-        device,
-        timeout: settings.timeout,
-        name,
-        splits: AtomicU64::new(0),
-    })
+    let timeout = settings.timeout;
+    let (group, name) = place.join((rank, size), settings)?;
+    Ok(Comm { group, rank, size, device, timeout, name, splits: AtomicU64::new(0) })
 }
 
 fn ranks(rank: c_int, size: c_int) -> Result<(u32, u32), Failure> {

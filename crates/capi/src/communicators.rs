@@ -2,18 +2,21 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-use crate::comm::{self, BootstrapAddress, Comm, Handle};
+use netsum_nccl_core::{
+    Code, Failure, Kind, PLACE_BYTES, SUCCESS, code_of, create_scaled, destroy_scaled,
+};
+
+use crate::comm::{self, Comm, Handle};
 use crate::group_call::{self, Deed};
-use crate::numbers::{self, Kind};
 use crate::pointers::{read, write};
-use crate::result::{self, Code, Failure, SUCCESS, call};
-use crate::unique_id::{self, ID_BYTES};
+use crate::result::{self, call};
+use crate::unique_id;
 
 /// `ncclUniqueId`, passed by value.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct UniqueId {
-    internal: [u8; ID_BYTES],
+    internal: [u8; PLACE_BYTES],
 }
 
 /// `ncclConfig_t`: accepted without effect.
@@ -63,7 +66,7 @@ pub extern "C" fn ncclCommInitRank(
 ) -> Code {
     call(|| {
         write(comm, 0, "comm")?;
-        let place = BootstrapAddress::from_bytes(&id.internal)?;
+        let place = unique_id::read(&id.internal)?;
         let target = Target(comm);
         group_call::submit(Ok(Deed::Connect(Box::new(move || {
             target.set(comm::connect(&place, rank, size, 0)?);
@@ -167,7 +170,7 @@ pub extern "C" fn ncclCommAbort(comm: Handle) -> Code {
 pub extern "C" fn ncclCommGetAsyncError(comm: Handle, error: *mut c_int) -> Code {
     call(|| {
         let failure = comm::known(comm)?.group.failure();
-        write(error, failure.as_ref().map_or(SUCCESS, result::code_of), "asyncError")
+        write(error, failure.as_ref().map_or(SUCCESS, code_of), "asyncError")
     })
 }
 
@@ -204,7 +207,7 @@ pub extern "C" fn ncclRedOpCreatePreMulSum(
             return Err(Failure::argument(format!("residence {residence} does not exist")));
         }
         let bytes = read(scalar.cast(), Kind::of(datatype)?.bytes(1)?, "scalar")?;
-        write(op, numbers::create_scaled(datatype, &bytes)?, "op")
+        write(op, create_scaled(datatype, &bytes)?, "op")
     })
 }
 
@@ -213,7 +216,7 @@ pub extern "C" fn ncclRedOpCreatePreMulSum(
 pub extern "C" fn ncclRedOpDestroy(op: c_int, comm: Handle) -> Code {
     call(|| {
         comm::known(comm)?;
-        numbers::destroy_scaled(op)
+        destroy_scaled(op)
     })
 }
 

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use netsum_collective::{Buffer, Terms, Work};
+use netsum_nccl_core::Failure;
 
 use crate::comm::Comm;
-use crate::result::Failure;
 
 /// A deferred call.
 pub(crate) enum Deed {

@@ -6,12 +6,12 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use netsum_collective::{Buffer, Terms, Work};
+use netsum_nccl_core::{Code, Failure, Kind, Reduction};
 
 use crate::comm::{self, Comm, Handle};
 use crate::group_call::{self, Deed, Started};
-use crate::numbers::{Kind, Reduction};
 use crate::pointers::{buffer, copy};
-use crate::result::{Code, Failure, call};
+use crate::result::call;
 
 /// Combines all ranks' `count` elements at all ranks.
 #[unsafe(no_mangle)]

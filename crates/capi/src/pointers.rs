@@ -1,8 +1,7 @@
 //! Memory of C callers.
 
 use netsum_collective::Buffer;
-
-use crate::result::Failure;
+use netsum_nccl_core::Failure;
 
 /// The bytes of a caller's buffer. Refuses NULL, unless the length is 0.
 pub(crate) fn buffer(pointer: *mut u8, bytes: usize, name: &str) -> Result<Buffer, Failure> {

@@ -5,19 +5,23 @@ use std::time::Duration;
 
 use netsum_collective::Options;
 
-use crate::result::Failure;
+use crate::failure::Failure;
 
 /// Settings of a communicator.
-pub(crate) struct Settings {
-    pub(crate) controller: Option<String>,
-    pub(crate) host: Option<String>,
-    pub(crate) timeout: Duration,
-    pub(crate) options: Options,
+pub struct Settings {
+    /// NETSUM_CONTROLLER.
+    pub controller: Option<String>,
+    /// NETSUM_HOST.
+    pub host: Option<String>,
+    /// NETSUM_TIMEOUT_S.
+    pub timeout: Duration,
+    /// All others.
+    pub options: Options,
 }
 
 impl Settings {
     /// Reads the environment. Failures name the variable.
-    pub(crate) fn from_environment() -> Result<Settings, Failure> {
+    pub fn from_environment() -> Result<Settings, Failure> {
         Settings::read(|name| std::env::var(name).ok())
     }
 

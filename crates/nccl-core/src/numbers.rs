@@ -6,17 +6,19 @@ use std::ffi::c_int;
 use netsum_collective::{Combine, Dtype, ReduceOp};
 use parking_lot::Mutex;
 
-use crate::result::Failure;
+use crate::failure::Failure;
 
 /// An element type, and whether it is unsigned while netsum's is signed: sums and products then have the same bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Kind {
-    pub(crate) dtype: Dtype,
+pub struct Kind {
+    /// Netsum's type.
+    pub dtype: Dtype,
     unsigned: bool,
 }
 
 impl Kind {
-    pub(crate) fn of(datatype: c_int) -> Result<Kind, Failure> {
+    /// Failures: a type that netsum does not have.
+    pub fn of(datatype: c_int) -> Result<Kind, Failure> {
         let (dtype, unsigned) = match datatype {
             0 => (Dtype::I8, false),
             1 => (Dtype::U8, false),
@@ -34,7 +36,7 @@ impl Kind {
     }
 
     /// Bytes of `count` elements.
-    pub(crate) fn bytes(self, count: usize) -> Result<usize, Failure> {
+    pub fn bytes(self, count: usize) -> Result<usize, Failure> {
         let bytes =
             count.checked_mul(self.dtype.size()).filter(|&bytes| bytes <= isize::MAX as usize);
         bytes.ok_or_else(|| Failure::argument(format!("{count} elements are too many")))
@@ -43,9 +45,11 @@ impl Kind {
 
 /// How elements are combined, with the preprocessing of a rank's values and the postprocessing of the result.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Reduction {
-    pub(crate) kind: Kind,
-    pub(crate) how: Combine,
+pub struct Reduction {
+    /// The elements.
+    pub kind: Kind,
+    /// How netsum combines them.
+    pub how: Combine,
     around: Around,
 }
 
@@ -59,7 +63,8 @@ enum Around {
 }
 
 impl Reduction {
-    pub(crate) fn of(op: c_int, datatype: c_int) -> Result<Reduction, Failure> {
+    /// Failures: a type or an operation that netsum does not have.
+    pub fn of(op: c_int, datatype: c_int) -> Result<Reduction, Failure> {
         let kind = Kind::of(datatype)?;
         let order = if kind.unsigned { Around::Signs } else { Around::Nothing };
         let (how, around) = match op {
@@ -75,17 +80,19 @@ impl Reduction {
     }
 
     /// Whether a rank's values are changed before they are sent, so that a `const` buffer must be copied.
-    pub(crate) fn changes_input(self) -> bool {
+    pub fn changes_input(self) -> bool {
         self.around == Around::Signs
     }
 
-    pub(crate) fn before(self, values: &mut [u8]) {
+    /// Prepares a rank's values.
+    pub fn before(self, values: &mut [u8]) {
         if self.around == Around::Signs {
             turn_signs(self.kind.dtype, values);
         }
     }
 
-    pub(crate) fn after(self, values: &mut [u8], ranks: u32) {
+    /// Concludes the combined values of `ranks` ranks.
+    pub fn after(self, values: &mut [u8], ranks: u32) {
         match self.around {
             Around::Nothing => {}
             Around::Signs => turn_signs(self.kind.dtype, values),
@@ -117,7 +124,7 @@ static SCALED: Mutex<Option<HashMap<c_int, (c_int, f64)>>> = Mutex::new(None);
 const FIRST_SCALED: c_int = 5;
 
 /// Creates an operation that multiplies by the scalar in `bytes`, of type `datatype`; returns its number.
-pub(crate) fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Failure> {
+pub fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Failure> {
     let factor = read(Kind::of(datatype)?, bytes);
     let mut scaled = SCALED.lock();
     let known = scaled.get_or_insert_default();
@@ -128,7 +135,7 @@ pub(crate) fn create_scaled(datatype: c_int, bytes: &[u8]) -> Result<c_int, Fail
 }
 
 /// Destroys an operation; its number may be reused.
-pub(crate) fn destroy_scaled(op: c_int) -> Result<(), Failure> {
+pub fn destroy_scaled(op: c_int) -> Result<(), Failure> {
     let gone = SCALED.lock().get_or_insert_default().remove(&op);
     gone.map(|_| ())
         .ok_or_else(|| Failure::argument(format!("operation {op} was not made by the caller")))
