@@ -16,7 +16,8 @@ pub fn mtu_of(address: IpAddr) -> Option<u32> {
     mtu.trim().parse().ok()
 }
 
-fn interface_of(address: IpAddr) -> Option<String> {
+/// Name of the interface that has `address`; `None` if this machine has no such address.
+pub fn interface_of(address: IpAddr) -> Option<String> {
     let is_it = |name: &str, raw| (ip_of(raw) == Some(address)).then(|| name.to_owned());
     each_address(is_it).into_iter().next()
 }

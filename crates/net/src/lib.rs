@@ -36,7 +36,7 @@ pub mod xdp;
 pub use buffer::{Buffer, Loan};
 pub use clock::CpuTime;
 pub use error::NetError;
-pub use interface::{address_of, mtu_of};
+pub use interface::{address_of, interface_of, mtu_of};
 pub use names::unguessable_name;
 pub use process::Process;
 pub use ucx::UcxError;

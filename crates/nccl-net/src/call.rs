@@ -1,0 +1,17 @@
+//! The frame of every call of NCCL.
+
+use netsum_nccl_core::{Failure, SUCCESS, guarded};
+
+use crate::interface::Code;
+use crate::log;
+
+/// Runs the body of the call `name`. A failure, or a panic, becomes NCCL's code, and its words appear in NCCL's log.
+pub(crate) fn call(name: &str, body: impl FnOnce() -> Result<(), Failure>) -> Code {
+    match guarded(body) {
+        Ok(()) => SUCCESS,
+        Err(Failure { code, words }) => {
+            log::warn(&format!("NET/netsum: {name}: {words}"));
+            code
+        }
+    }
+}
