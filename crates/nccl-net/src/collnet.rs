@@ -28,6 +28,8 @@ impl Listening {
 /// A rank of a communicator.
 pub(crate) struct Communicator {
     group: Group,
+    /// Of the group, for users.
+    name: String,
     rank: usize,
     size: usize,
     timeout: Duration,
@@ -90,13 +92,13 @@ impl Communicator {
     pub(crate) fn join(
         place: &MeetingPlace,
         (rank, size): (u32, u32),
-    ) -> Result<(Communicator, String), Failure> {
+    ) -> Result<Communicator, Failure> {
         let settings = Settings::from_environment()?;
         let timeout = settings.timeout;
         let (group, name) = place.join((rank, size), settings)?;
         let (rank, size) = (rank as usize, size as usize);
         let running = Mutex::default();
-        Ok((Communicator { group, rank, size, timeout, running }, name))
+        Ok(Communicator { group, name, rank, size, timeout, running })
     }
 
     /// Combines all ranks' values in `result`, which holds this rank's.
@@ -146,6 +148,19 @@ impl Communicator {
             let work = self.group.reduce_scatter(own, parts, dtype, how, self.timeout);
             (work, Some(Conclusion { reduction, result }))
         })
+    }
+
+    /// Where its operations ran, for the log.
+    pub(crate) fn summary(&self) -> String {
+        let Communicator { name, rank, size, .. } = self;
+        let counts =
+            |hosts: netsum_collective::HostStats| (hosts.operations, hosts.network_operations);
+        let stats = self.group.stats();
+        let (all, network) = stats.map_or((0, 0), |stats| counts(stats.hosts));
+        let hosts = all.saturating_sub(network);
+        format!(
+            "rank {rank} of {size} in group {name}: {network} operations in switches, {hosts} by hosts"
+        )
     }
 
     /// This rank and the number of ranks.

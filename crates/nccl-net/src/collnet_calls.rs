@@ -93,8 +93,8 @@ pub(crate) extern "C" fn connect(
             }
         };
         let first = place(element(handles, 0, "handles")?)?;
-        let (joined, name) = Communicator::join(&first, (rank, size))?;
-        log::info(&format!("COLLNET/netsum: rank {rank} of {size} has joined group {name}"));
+        let joined = Communicator::join(&first, (rank, size))?;
+        log::info(&format!("COLLNET/netsum: joined as {}", joined.summary()));
         write(communicator, COMMUNICATORS.add(Arc::new(joined)), "collComm")
     });
     if code != netsum_nccl_core::SUCCESS {
@@ -345,7 +345,9 @@ pub(crate) extern "C" fn test(request: Handle, done: *mut c_int, size: *mut c_in
 
 pub(crate) extern "C" fn close_coll(communicator: Handle) -> Code {
     call("closeColl", || {
-        COMMUNICATORS.remove(communicator)?.close();
+        let communicator = COMMUNICATORS.remove(communicator)?;
+        log::info(&format!("COLLNET/netsum: {}", communicator.summary()));
+        communicator.close();
         REQUESTS.retain(Request::is_open);
         Ok(())
     })

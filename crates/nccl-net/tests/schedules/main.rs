@@ -1,0 +1,148 @@
+//! What NCCL's proxy threads do, without NCCL: the library is loaded by its symbols and called in the order of NCCL's
+//! `transport/coll_net.cc` and `transport/net.cc`, with host memory, in a process per rank, over real switches.
+//!
+//! A schedule is drawn from its number: version of the interface, communicators, operations, sizes, how many run at
+//! once, delays. NETSUM_COLLNET_SCHEDULES is the number of schedules per version (`make collnet SCHEDULES=n`).
+
+mod api;
+mod bootstrap;
+mod fabric;
+mod oracle;
+mod random;
+mod rank;
+mod schedule;
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use bootstrap::Bootstrap;
+use fabric::{Fabric, RANKS};
+
+/// What a rank's process is told.
+const RANK: &str = "NETSUM_COLLNET_RANK";
+const MEETING: &str = "NETSUM_COLLNET_MEETING";
+const FIRST: &str = "NETSUM_COLLNET_FIRST";
+const SCHEDULES: &str = "NETSUM_COLLNET_SCHEDULES";
+const VERSION: &str = "NETSUM_COLLNET_VERSION";
+const TASK: &str = "NETSUM_COLLNET_TASK";
+
+/// Few in a run of all tests.
+const FEW: u64 = 4;
+
+/// A process per rank, each on a host of the fabric.
+fn ranks(fabric: &Fabric, meeting: &Bootstrap, task: &str, more: &[(&str, String)]) -> Vec<Child> {
+    let start = |rank: usize| {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "a_rank", "--ignored", "--nocapture"]);
+        command.env(RANK, rank.to_string()).env(MEETING, meeting.path()).env(TASK, task);
+        command
+            .env("NETSUM_CONTROLLER", fabric.controller())
+            .env("NETSUM_HOST", format!("h{rank}"));
+        command.env("NETSUM_TIMEOUT_S", "120");
+        command.envs(more.iter().map(|(name, value)| (*name, value)));
+        command.spawn().unwrap()
+    };
+    (0..RANKS).map(start).collect()
+}
+
+/// Waits for all ranks. If one fails, the others wait for it in vain and are ended.
+fn all_succeed(mut ranks: Vec<Child>, what: &str) {
+    let mut running: Vec<usize> = (0..ranks.len()).collect();
+    let mut failed = Vec::new();
+    while !running.is_empty() {
+        running.retain(|&rank| match ranks[rank].try_wait().unwrap() {
+            None => true,
+            Some(status) => {
+                failed.extend((!status.success()).then_some(rank));
+                false
+            }
+        });
+        if !failed.is_empty() {
+            running.drain(..).for_each(|rank| {
+                let _ = ranks[rank].kill();
+                let _ = ranks[rank].wait();
+            });
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(failed.is_empty(), "{what}: ranks {failed:?} have failed");
+}
+
+fn schedules(version: u32, kill: Option<&str>) {
+    let count = std::env::var(SCHEDULES).ok().and_then(|count| count.parse().ok()).unwrap_or(FEW);
+    let first = std::env::var(FIRST).ok().and_then(|first| first.parse().ok()).unwrap_or(1);
+    let mut fabric = Fabric::start();
+    let meeting = Bootstrap::start();
+    let more = [
+        (VERSION, version.to_string()),
+        (SCHEDULES, u64::to_string(&count)),
+        (FIRST, u64::to_string(&first)),
+    ];
+    let ranks = ranks(&fabric, &meeting, "schedules", &more);
+    if let Some(switch) = kill {
+        meeting.wait_for_progress(RANKS as u64);
+        fabric.kill(switch);
+    }
+    all_succeed(ranks, &format!("version {version}, schedules {first} to {}", first + count - 1));
+}
+
+#[test]
+fn schedules_of_version_8() {
+    schedules(8, None);
+}
+
+#[test]
+fn schedules_of_version_9() {
+    schedules(9, None);
+}
+
+#[test]
+fn schedules_of_version_10() {
+    schedules(10, None);
+}
+
+#[test]
+fn schedules_of_version_11() {
+    schedules(11, None);
+}
+
+#[test]
+fn schedules_of_version_12() {
+    schedules(12, None);
+}
+
+#[test]
+fn a_switch_dies_between_the_schedules() {
+    schedules(12, Some("spine1"));
+}
+
+#[test]
+fn a_rank_that_dies_is_an_error_at_the_others() {
+    let fabric = Fabric::start();
+    let meeting = Bootstrap::start();
+    let ranks = ranks(&fabric, &meeting, "death", &[(VERSION, "12".to_owned())]);
+    all_succeed(ranks, "a dead rank");
+}
+
+#[test]
+fn wrong_calls_are_errors_with_words() {
+    let fabric = Fabric::start();
+    let meeting = Bootstrap::start();
+    let ranks = ranks(&fabric, &meeting, "errors", &[(VERSION, "12".to_owned())]);
+    all_succeed(ranks, "wrong calls");
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn a_rank() {
+    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
+    let Some(rank) = number(RANK) else { return };
+    let version = number(VERSION).unwrap() as u32;
+    let rank = rank::Rank::new(rank as usize, std::env::var(MEETING).unwrap(), version);
+    match std::env::var(TASK).unwrap().as_str() {
+        "schedules" => rank.run(number(FIRST).unwrap(), number(SCHEDULES).unwrap()),
+        "death" => rank.sees_a_death(),
+        "errors" => rank.calls_wrongly(),
+        other => panic!("no task {other}"),
+    }
+}

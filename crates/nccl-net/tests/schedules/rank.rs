@@ -1,0 +1,369 @@
+//! A rank: for each communicator a thread that does what NCCL's proxy thread does.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::api::{self, CollNet, Net, Window, log};
+use crate::bootstrap::{HANDLE, exchange, tell_progress};
+use crate::oracle::{self, MAX, SUM};
+use crate::random::Random;
+use crate::schedule::{Communicator, Kind, Operation, Plan};
+
+pub struct Rank {
+    rank: usize,
+    meeting: PathBuf,
+    collnet: CollNet,
+    net: Net,
+}
+
+/// An operation that was started, and what must come out.
+struct Running {
+    operation: Operation,
+    request: usize,
+    expected: Vec<u8>,
+    memory: Memory,
+}
+
+/// Send and receive memory with guards around.
+struct Memory {
+    send: Vec<u8>,
+    receive: Vec<u8>,
+    registrations: [usize; 2],
+}
+
+const GUARD: usize = 64;
+const GUARD_BYTE: u8 = 0xa5;
+const HOST_MEMORY: i32 = 1;
+const CUDA_MEMORY: i32 = 2;
+const INVALID_ARGUMENT: i32 = 4;
+const REMOTE_ERROR: i32 = 6;
+const FLOAT: i32 = 7;
+
+fn guarded(bytes: &[u8]) -> Vec<u8> {
+    [&[GUARD_BYTE; GUARD], bytes, &[GUARD_BYTE; GUARD]].concat()
+}
+
+fn inner(memory: &mut [u8]) -> *mut u8 {
+    memory[GUARD..].as_mut_ptr()
+}
+
+fn check_guards(memory: &[u8], what: &str) {
+    let guards = memory[..GUARD].iter().chain(&memory[memory.len() - GUARD..]);
+    assert!(guards.copied().all(|byte| byte == GUARD_BYTE), "{what}: bytes beside the result");
+}
+
+impl Rank {
+    pub fn new(rank: usize, meeting: String, version: u32) -> Rank {
+        let (collnet, net) = api::load(version);
+        Rank { rank, meeting: meeting.into(), collnet, net }
+    }
+
+    /// Runs schedules; sums must have gone through switches.
+    pub fn run(&self, first: u64, count: u64) {
+        for number in first..first + count {
+            let plan = Plan::draw(number, |datatype, op| self.collnet.supports(datatype, op));
+            std::thread::scope(|scope| {
+                for communicator in &plan.communicators {
+                    if communicator.members.contains(&self.rank) {
+                        scope.spawn(move || self.proxy(number, communicator));
+                    }
+                }
+            });
+            tell_progress(&self.meeting);
+        }
+        let log = log();
+        let in_switches = |line: &&String| {
+            line.contains(" operations in switches") && !line.contains(": 0 operations in switches")
+        };
+        assert!(log.iter().any(|line| in_switches(&line)), "no switch has added: {log:?}");
+    }
+
+    fn join(&self, id: u64, members: &[usize]) -> (usize, usize) {
+        let (collnet, size) = (self.collnet, members.len());
+        let index = members.iter().position(|&member| member == self.rank).unwrap();
+        self.net.init().unwrap();
+        assert_eq!(self.net.devices(), 1);
+        collnet.init().unwrap();
+        assert_eq!(collnet.devices(), 1);
+        let (kinds, largest) = collnet.limits();
+        assert_eq!(kinds, HOST_MEMORY);
+        assert!(largest > 1 << 20);
+        let mut handle = [0; HANDLE];
+        let listening = collnet.listen(&mut handle).unwrap();
+        let mut all = exchange(&self.meeting, id << 1, (index, size), &handle);
+        let communicator = collnet.connect(&mut all, index, listening);
+        let communicator = communicator.unwrap_or_else(|code| panic!("{code}: {:?}", log()));
+        collnet.close_listen(listening).unwrap();
+        (communicator, index)
+    }
+
+    fn proxy(&self, number: u64, plan: &Communicator) {
+        let (communicator, index) = self.join(plan.id, &plan.members);
+        let what = format!("schedule {number}, rank {} of {:?}", self.rank, plan.members);
+        let messages = Messages::connect(self, plan, index);
+        let mut delays = Random::new(plan.id, 1000 + self.rank as u64);
+        let mut running: VecDeque<Running> = VecDeque::new();
+        let mut waiting = plan.operations.iter();
+        let mut next = waiting.next();
+        while next.is_some() || !running.is_empty() {
+            if delays.one_in(16) {
+                std::thread::sleep(Duration::from_micros(delays.bits() % 3000));
+            }
+            if let Some(operation) = next.filter(|_| running.len() < plan.window) {
+                running.push_back(self.start(communicator, *operation, index, plan.members.len()));
+                next = waiting.next();
+            }
+            if plan.cancels && next.is_none() {
+                break;
+            }
+            let place = if running.is_empty() { continue } else { delays.below(running.len()) };
+            let tested = self.collnet.test(running[place].request);
+            if plan.cancels && tested == Err(REMOTE_ERROR) {
+                // Another rank has closed it already.
+                drop(running.remove(place));
+                break;
+            }
+            let tested = tested.unwrap_or_else(|code| panic!("{what}: code {code}: {:?}", log()));
+            if let Some(bytes) = tested {
+                let ended = running.remove(place).unwrap();
+                self.check(communicator, ended, bytes, &what);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        messages.run(&mut delays, &what);
+        // What NCCL has not seen done when it closes a communicator fails, and does not use the memory any more.
+        self.collnet.close(communicator).unwrap();
+        for ended in running {
+            assert_eq!(self.collnet.test(ended.request), Err(INVALID_ARGUMENT), "{what}");
+        }
+        assert_eq!(self.collnet.close(communicator), Err(INVALID_ARGUMENT));
+        self.collnet.finalize();
+    }
+
+    fn start(
+        &self,
+        communicator: usize,
+        operation: Operation,
+        index: usize,
+        ranks: usize,
+    ) -> Running {
+        let Operation { kind, datatype, op, count, wild, seed, .. } = operation;
+        let element = oracle::size(datatype);
+        let (each, values) =
+            (operation.bytes(), |count, rank| oracle::values(datatype, count, wild, seed, rank));
+        let begin = operation.window.0 * element;
+        let end = begin + operation.window.1 * element;
+        // This rank's part of the window.
+        let mine = (index * each).clamp(begin, end)..((index + 1) * each).clamp(begin, end);
+        let (send, expected, receive_bytes) = match kind {
+            Kind::Allreduce { .. } => {
+                let all: Vec<Vec<u8>> = (0..ranks).map(|rank| values(count, rank)).collect();
+                (all[index].clone(), oracle::combined(datatype, op, &all), each)
+            }
+            Kind::Allgather => {
+                let all: Vec<u8> = (0..ranks).flat_map(|rank| values(count, rank)).collect();
+                (all[mine].to_vec(), all[begin..end].to_vec(), end - begin)
+            }
+            Kind::ReduceScatter => {
+                let all: Vec<Vec<u8>> =
+                    (0..ranks).map(|rank| values(count * ranks, rank)).collect();
+                let sums = oracle::combined(datatype, op, &all);
+                (all[index][begin..end].to_vec(), sums[mine.clone()].to_vec(), mine.len())
+            }
+        };
+        let in_place = matches!(kind, Kind::Allreduce { in_place: true });
+        let first = if in_place { send.clone() } else { vec![0x33; receive_bytes] };
+        let mut memory =
+            Memory { send: guarded(&send), receive: guarded(&first), registrations: [0; 2] };
+        let registrations = [&mut memory.send, &mut memory.receive]
+            .map(|memory| self.collnet.register(communicator, memory, HOST_MEMORY).unwrap());
+        memory.registrations = registrations;
+        let (from, to) = (inner(&mut memory.send), inner(&mut memory.receive));
+        let window = Window { bytes_per_rank: each, offset: begin, bytes: end - begin };
+        let [registration, _] = registrations;
+        let started = match kind {
+            Kind::Allreduce { .. } => {
+                let from = if in_place { to } else { from };
+                self.collnet.iallreduce(communicator, from, to, count, datatype, op, registration)
+            }
+            Kind::Allgather => {
+                self.collnet.iallgather(communicator, from, to, window, registration)
+            }
+            Kind::ReduceScatter => {
+                let (collnet, r) = (self.collnet, registration);
+                collnet.ireducescatter(communicator, from, to, window, datatype, op, r)
+            }
+        };
+        let request = started.unwrap_or_else(|code| panic!("code {code}: {:?}", log()));
+        assert_ne!(request, 0, "fewer operations than NCCL may start run");
+        Running { operation, request, expected, memory }
+    }
+
+    fn check(&self, communicator: usize, ended: Running, bytes: usize, what: &str) {
+        let Running { operation, expected, mut memory, .. } = ended;
+        let what = format!("{what}: {operation:?}");
+        check_guards(&memory.receive, &what);
+        check_guards(&memory.send, &what);
+        let result = &memory.receive[GUARD..memory.receive.len() - GUARD];
+        assert_eq!(bytes, expected.len(), "{what}");
+        if result != expected {
+            let element = oracle::size(operation.datatype);
+            let wrong = result.iter().zip(&expected).position(|(a, b)| a != b).unwrap() / element;
+            let at = wrong * element..(wrong + 1) * element;
+            let (have, want) = (&result[at.clone()], &expected[at]);
+            panic!("{what}: element {wrong} is {have:?}, not {want:?}");
+        }
+        let [_, registration] = memory.registrations;
+        let to = inner(&mut memory.receive);
+        assert_eq!(self.collnet.iflush(communicator, to, bytes, registration), 0, "host memory");
+        for registration in memory.registrations {
+            self.collnet.deregister(communicator, registration).unwrap();
+        }
+    }
+
+    /// Rank 3 ends in the middle of a communicator: the others are told, and can close it.
+    pub fn sees_a_death(&self) {
+        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
+        let operation = |seed| Operation {
+            kind: Kind::Allreduce { in_place: false },
+            datatype: FLOAT,
+            op: SUM,
+            count: 50_000,
+            window: (0, 0),
+            wild: true,
+            seed,
+        };
+        let first = self.start(communicator, operation(1), index, 4);
+        let bytes = self.wait(first.request).unwrap();
+        self.check(communicator, first, bytes, "before the death");
+        if self.rank == 3 {
+            std::process::exit(0);
+        }
+        let second = self.start(communicator, operation(2), index, 4);
+        assert_eq!(self.wait(second.request), Err(REMOTE_ERROR));
+        let said = log().iter().any(|line| line.contains("rank 3"));
+        assert!(said, "{:?}", log());
+        self.collnet.close(communicator).unwrap();
+    }
+
+    fn wait(&self, request: usize) -> Result<usize, i32> {
+        loop {
+            if let Some(bytes) = self.collnet.test(request)? {
+                return Ok(bytes);
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    pub fn calls_wrongly(&self) {
+        let (communicator, _) = self.join(1, &[0, 1, 2, 3]);
+        let (collnet, mut memory) = (self.collnet, vec![0; 64]);
+        assert_eq!(collnet.register(communicator, &mut memory, CUDA_MEMORY), Err(INVALID_ARGUMENT));
+        let at = memory.as_mut_ptr();
+        let sum = |comm, to, count, datatype, op| {
+            collnet.iallreduce(comm, at, to, count, datatype, op, 0)
+        };
+        assert_eq!(sum(communicator + 1_000_000, at, 4, FLOAT, SUM), Err(INVALID_ARGUMENT));
+        assert_eq!(sum(communicator, std::ptr::null_mut(), 4, FLOAT, SUM), Err(INVALID_ARGUMENT));
+        assert_eq!(sum(communicator, at, 4, 99, SUM), Err(INVALID_ARGUMENT));
+        assert_eq!(sum(communicator, at, 4, FLOAT, 99), Err(INVALID_ARGUMENT));
+        assert_eq!(sum(communicator, at, 1 << 30, FLOAT, MAX), Err(INVALID_ARGUMENT));
+        let window = |bytes_per_rank, offset, bytes| Window { bytes_per_rank, offset, bytes };
+        let outside = window(4, 8, 16);
+        assert_eq!(collnet.iallgather(communicator, at, at, outside, 0), Err(INVALID_ARGUMENT));
+        let cut = window(6, 0, 24);
+        let scattered = collnet.ireducescatter(communicator, at, at, cut, FLOAT, SUM, 0);
+        assert_eq!(scattered, Err(INVALID_ARGUMENT));
+        assert!(collnet.test(77).is_err());
+        assert!(!collnet.supports(99, SUM) && !collnet.supports(FLOAT, 99));
+        assert!(collnet.supports(FLOAT, SUM));
+        let strange = &mut [[7; HANDLE]];
+        let listening = collnet.listen(&mut [0; HANDLE]).unwrap();
+        assert_eq!(collnet.connect(strange, 0, listening), Err(INVALID_ARGUMENT));
+        // NCCL does not close what listened if connecting failed.
+        assert_eq!(collnet.close_listen(listening), Err(INVALID_ARGUMENT));
+        let log = log();
+        for words in ["is not the host's", "datatype 99 does not exist", "cuts elements of 4 bytes"]
+        {
+            assert!(log.iter().any(|line| line.contains(words)), "{words}: {log:?}");
+        }
+        self.collnet.close(communicator).unwrap();
+    }
+}
+
+/// Messages from each member to the next, over the other interface of the plug-in.
+struct Messages<'a> {
+    net: Net,
+    plan: &'a Communicator,
+    index: usize,
+    sender: usize,
+    receiver: usize,
+}
+
+impl<'a> Messages<'a> {
+    fn connect(rank: &Rank, plan: &'a Communicator, index: usize) -> Messages<'a> {
+        let (net, size) = (rank.net, plan.members.len());
+        let mut handle = [0; HANDLE];
+        let listening = net.listen(&mut handle).unwrap();
+        let all = exchange(&rank.meeting, plan.id << 1 | 1, (index, size), &handle);
+        let mut next = all[(index + 1) % size];
+        let (mut sender, mut receiver) = (0, 0);
+        while sender == 0 || receiver == 0 {
+            if sender == 0 {
+                sender = net.connect(&mut next).unwrap();
+            }
+            if receiver == 0 {
+                receiver = net.accept(listening).unwrap();
+            }
+            std::thread::yield_now();
+        }
+        net.close_listen(listening).unwrap();
+        Messages { net, plan, index, sender, receiver }
+    }
+
+    fn run(self, delays: &mut Random, what: &str) {
+        let Messages { net, plan, index, sender, receiver } = self;
+        let size = plan.members.len();
+        let before = (index + size - 1) % size;
+        let text = |from: usize, at: usize| {
+            let seed = plan.id << 8 | at as u64;
+            oracle::values(1, plan.messages[at], false, seed, from)
+        };
+        let count = plan.messages.len();
+        let mut sent: Vec<Vec<u8>> = (0..count).map(|at| text(index, at)).collect();
+        // A message may be shorter than the memory for it.
+        let longest = plan.messages.iter().copied().max().unwrap_or(0);
+        let mut received: Vec<Vec<u8>> =
+            (0..count).map(|_| guarded(&vec![0x33; longest])).collect();
+        let mut requests = Vec::new();
+        for at in 0..count {
+            let memory = inner(&mut received[at]);
+            requests.push((net.irecv(receiver, memory, longest).unwrap(), at));
+            let bytes = sent[at].len();
+            requests.push((net.isend(sender, sent[at].as_mut_ptr(), bytes).unwrap(), at));
+        }
+        while !requests.is_empty() {
+            let place = delays.below(requests.len());
+            let (request, at) = requests[place];
+            assert_ne!(request, 0, "{what}");
+            let tested = net.test(request);
+            let tested = tested.unwrap_or_else(|code| panic!("{what}: code {code}: {:?}", log()));
+            if let Some(bytes) = tested {
+                assert_eq!(bytes, plan.messages[at], "{what}");
+                requests.remove(place);
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        for (at, memory) in received.iter().enumerate() {
+            check_guards(memory, what);
+            let bytes = plan.messages[at];
+            assert!(memory[GUARD..GUARD + bytes] == text(before, at), "{what}: message {at}");
+        }
+        net.close_send(sender).unwrap();
+        net.close_receive(receiver).unwrap();
+        assert_eq!(net.close_receive(receiver), Err(INVALID_ARGUMENT));
+    }
+}
