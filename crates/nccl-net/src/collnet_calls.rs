@@ -157,7 +157,7 @@ pub(crate) extern "C" fn iallreduce_v8(
 }
 
 /// The only part of a window, in any version.
-trait Part: Copy {
+pub(crate) trait Part: Copy {
     fn memory(self) -> (*mut c_void, usize);
 }
 
@@ -174,7 +174,7 @@ impl Part for PartV9 {
 }
 
 #[allow(clippy::too_many_arguments)] // NCCL's signature.
-fn allgather<P: Part>(
+pub(crate) extern "C" fn iallgather<P: Part>(
     communicator: Handle,
     send: *mut c_void,
     count: c_int,
@@ -182,6 +182,7 @@ fn allgather<P: Part>(
     bytes_per_rank: usize,
     offset: usize,
     bytes: usize,
+    _registration: Handle,
     request: *mut Handle,
 ) -> Code {
     call("iallgather", || {
@@ -212,51 +213,24 @@ fn allgather<P: Part>(
 }
 
 #[allow(clippy::too_many_arguments)] // NCCL's signature.
-pub(crate) extern "C" fn iallgather(
-    communicator: Handle,
-    send: *mut c_void,
-    count: c_int,
-    parts: *mut PartV9,
-    bytes_per_rank: usize,
-    offset: usize,
-    bytes: usize,
-    _registration: Handle,
-    request: *mut Handle,
-) -> Code {
-    allgather(communicator, send, count, parts, bytes_per_rank, offset, bytes, request)
-}
-
-#[allow(clippy::too_many_arguments)] // NCCL's signature.
-pub(crate) extern "C" fn iallgather_v8(
-    communicator: Handle,
-    send: *mut c_void,
-    count: c_int,
-    parts: *mut PartV8,
-    bytes_per_rank: usize,
-    offset: usize,
-    bytes: usize,
-    _registration: Handle,
-    request: *mut Handle,
-) -> Code {
-    allgather(communicator, send, count, parts, bytes_per_rank, offset, bytes, request)
-}
-
-#[allow(clippy::too_many_arguments)] // NCCL's signature.
-fn reduce_scatter<P: Part>(
+pub(crate) extern "C" fn ireducescatter<P: Part>(
     communicator: Handle,
     count: c_int,
     parts: *mut P,
     receive: *mut c_void,
-    window: Window,
+    bytes_per_rank: usize,
+    offset: usize,
+    bytes: usize,
     datatype: c_int,
     op: c_int,
+    _registration: Handle,
     request: *mut Handle,
 ) -> Code {
     call("ireducescatter", || {
         write(request, 0, "request")?;
         let communicator = COMMUNICATORS.get(communicator)?;
         let reduction = Reduction::of(op, datatype)?;
-        let bytes = limited(window.bytes)?;
+        let window = Window { bytes_per_rank, offset, bytes: limited(bytes)? };
         let (rank, size) = communicator.place();
         let ranges = window.parts(size)?;
         check_elements(reduction.kind, window)?;
@@ -276,42 +250,6 @@ fn reduce_scatter<P: Part>(
         let result = buffer(receive, ranges[rank].len(), "recvData")?;
         started(communicator.reduce_scatter(result, inputs, reduction), request)
     })
-}
-
-#[allow(clippy::too_many_arguments)] // NCCL's signature.
-pub(crate) extern "C" fn ireducescatter(
-    communicator: Handle,
-    count: c_int,
-    parts: *mut PartV9,
-    receive: *mut c_void,
-    bytes_per_rank: usize,
-    offset: usize,
-    bytes: usize,
-    datatype: c_int,
-    op: c_int,
-    _registration: Handle,
-    request: *mut Handle,
-) -> Code {
-    let window = Window { bytes_per_rank, offset, bytes };
-    reduce_scatter(communicator, count, parts, receive, window, datatype, op, request)
-}
-
-#[allow(clippy::too_many_arguments)] // NCCL's signature.
-pub(crate) extern "C" fn ireducescatter_v8(
-    communicator: Handle,
-    count: c_int,
-    parts: *mut PartV8,
-    receive: *mut c_void,
-    bytes_per_rank: usize,
-    offset: usize,
-    bytes: usize,
-    datatype: c_int,
-    op: c_int,
-    _registration: Handle,
-    request: *mut Handle,
-) -> Code {
-    let window = Window { bytes_per_rank, offset, bytes };
-    reduce_scatter(communicator, count, parts, receive, window, datatype, op, request)
 }
 
 /// Host memory needs no flush: there is no request to wait for.

@@ -41,8 +41,8 @@ macro_rules! net {
 }
 
 macro_rules! collnet {
-    ($symbol:ident: $name:ident, $properties:ident, $init:ident, $listen:ident, $iallreduce:ident, $iallgather:ident,
-        $ireducescatter:ident $(, $field:ident = $value:expr)*) => {
+    ($symbol:ident: $name:ident, $properties:ident, $init:ident, $listen:ident, $iallreduce:ident
+        $(, $field:ident = $value:expr)*) => {
         /// Collectives in the network.
         #[unsafe(no_mangle)]
         #[allow(non_upper_case_globals)]
@@ -58,8 +58,8 @@ macro_rules! collnet {
             reg_mr_dma_buf: device::register_dma_buf,
             dereg_mr: device::deregister,
             iallreduce: collnet::$iallreduce,
-            iallgather: collnet::$iallgather,
-            ireducescatter: collnet::$ireducescatter,
+            iallgather: collnet::iallgather,
+            ireducescatter: collnet::ireducescatter,
             iflush: collnet::iflush,
             test: collnet::test,
             close_coll: collnet::close_coll,
@@ -85,22 +85,18 @@ net!(
     ncclNetPlugin_v12: NetV12, get_properties_v12, init_v11, listen_v11, connect_v11, isend_v10, irecv_v10,
     make_v_device = None, finalize = device::finalize, set_net_attr = point::set_attributes
 );
+collnet!(ncclCollNetPlugin_v8: CollNetV8, get_properties_v8, init, listen, iallreduce_v8);
 collnet!(
-    ncclCollNetPlugin_v8: CollNetV8, get_properties_v8, init, listen, iallreduce_v8, iallgather_v8, ireducescatter_v8
+    ncclCollNetPlugin_v9: CollNetV9, get_properties_v9, init, listen, iallreduce, make_v_device = None
 );
 collnet!(
-    ncclCollNetPlugin_v9: CollNetV9, get_properties_v9, init, listen, iallreduce, iallgather, ireducescatter,
-    make_v_device = None
+    ncclCollNetPlugin_v10: CollNetV9, get_properties_v9, init, listen, iallreduce, make_v_device = None
 );
 collnet!(
-    ncclCollNetPlugin_v10: CollNetV9, get_properties_v9, init, listen, iallreduce, iallgather, ireducescatter,
-    make_v_device = None
+    ncclCollNetPlugin_v11: CollNetV11, get_properties_v11, init_v11, listen_v11, iallreduce,
+    make_v_device = None, finalize = device::finalize
 );
 collnet!(
-    ncclCollNetPlugin_v11: CollNetV11, get_properties_v11, init_v11, listen_v11, iallreduce, iallgather,
-    ireducescatter, make_v_device = None, finalize = device::finalize
-);
-collnet!(
-    ncclCollNetPlugin_v12: CollNetV12, get_properties_v12, init_v11, listen_v11, iallreduce, iallgather,
-    ireducescatter, make_v_device = None, finalize = device::finalize
+    ncclCollNetPlugin_v12: CollNetV12, get_properties_v12, init_v11, listen_v11, iallreduce,
+    make_v_device = None, finalize = device::finalize
 );

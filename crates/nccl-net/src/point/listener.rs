@@ -62,7 +62,8 @@ impl PointListener {
     /// The connection of the sender, if it is there.
     pub(crate) fn accept(&self) -> Result<Option<Endpoint>, Failure> {
         let mut greeting = self.greeting.lock();
-        loop {
+        // Beyond the bound, connections wait in the kernel until those that say nothing are given up.
+        while greeting.len() < GREETING_MAX {
             match self.listener.accept() {
                 Ok((stream, peer)) => self.take(stream, peer, &mut greeting),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
@@ -91,9 +92,6 @@ impl PointListener {
     }
 
     fn take(&self, stream: TcpStream, peer: SocketAddr, greeting: &mut Vec<Greeting>) {
-        if greeting.len() >= GREETING_MAX {
-            return;
-        }
         let Terms { credentials, patience } = &self.terms;
         // One that fails here is gone.
         if let Ok(line) = accepted(stream, credentials.as_ref(), *patience) {
@@ -198,3 +196,27 @@ const HELLO_LEN: usize = MAGIC.len() + TOKEN_LEN;
 const HELLO: Duration = Duration::from_secs(10);
 /// Bounds the memory that strangers take.
 const GREETING_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More silent strangers than may be greeted at once do not cost the sender its connection.
+    #[test]
+    fn a_sender_behind_many_strangers_gets_in() {
+        let (receiver, place) = PointListener::open(IpAddr::from([127, 0, 0, 1])).unwrap();
+        let strangers: Vec<TcpStream> =
+            (0..GREETING_MAX + 5).map(|_| TcpStream::connect(place.address()).unwrap()).collect();
+        assert!(receiver.accept().unwrap().is_none());
+        let sender = Connecting::start(&place).unwrap();
+        while sender.advance().unwrap().is_none() {
+            assert!(receiver.accept().unwrap().is_none(), "strangers still have all places");
+        }
+        drop(strangers);
+        let until = Instant::now() + Duration::from_secs(60);
+        while receiver.accept().unwrap().is_none() {
+            assert!(Instant::now() < until, "the sender does not get in");
+            std::thread::yield_now();
+        }
+    }
+}
