@@ -105,7 +105,7 @@ def load(path: Path = CLAIMS) -> list[Entry]:
 
 
 def verdict(entry: Entry, found: list[Finding]) -> str:
-    """The rule, which was fixed before any run.
+    """The rule, one for all claims; figures change nothing about it.
 
     *Holds*: every finding holds by the tolerance that its experiment states. *Holds in direction*: the entry names the
     ratio that means "no effect", and each finding that does not hold is on the paper's side of it, with its whole
@@ -252,7 +252,7 @@ def page(rows: list[Row], out: Path) -> str:
 _RULE = (
     "Holds: all deciding figures are within the tolerance that the experiment states. Holds in direction: what misses "
     "it is on the paper's side of “no effect”, with its whole 95 % confidence interval where there are several seeds. "
-    "These rules were written before the runs."
+    "The same rules serve all claims."
 )
 
 
