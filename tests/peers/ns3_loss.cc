@@ -1,38 +1,13 @@
 // Senders, one switch and one receiver in ns-3, with loss: chosen packets of a link, or a short queue at the switch.
 // 1,448 bytes per segment, one acknowledgement per segment, links of 10 Gbit/s; hosts' own queues neither mark nor
-// drop. Compiled by cling through ns-3's Python package; see test_sim_ns3.py.
+// drop. Compiled by cling through ns-3's Python package, after ns3_flows.cc; see test_sim_ns3.py.
 
 #include <list>
 #include <vector>
 
-namespace loss_peer
+namespace peer
 {
 using namespace ns3;
-
-struct Flow
-{
-    uint64_t received = 0;
-    int64_t first_sent_ps = -1;
-    int64_t last_received_ps = -1;
-};
-
-std::vector<Flow> flows;
-
-void
-Sent(uint32_t flow, Ptr<const Packet>)
-{
-    if (flows[flow].first_sent_ps < 0)
-    {
-        flows[flow].first_sent_ps = Simulator::Now().GetPicoSeconds();
-    }
-}
-
-void
-Received(uint32_t flow, Ptr<const Packet> packet, const Address&)
-{
-    flows[flow].received += packet->GetSize();
-    flows[flow].last_received_ps = Simulator::Now().GetPicoSeconds();
-}
 
 // Drops packets by their number on a link, in the order of arrival, after `handshake` packets that do not count.
 void
@@ -134,4 +109,4 @@ Run(const std::string& socket,
     Simulator::Destroy();
     return times;
 }
-} // namespace loss_peer
+} // namespace peer

@@ -12,7 +12,8 @@ def main() -> None:
     import cppyy
     from ns import ns  # noqa: F401  Loads ns-3's libraries and headers into cling.
 
-    cppyy.cppdef(Path(__file__).with_name("ns3_loss.cc").read_text())
+    for name in ("ns3_flows.cc", "ns3_loss.cc"):
+        cppyy.cppdef(Path(__file__).with_name(name).read_text())
     results = [run(cppyy.gbl, scenario) for scenario in json.load(sys.stdin)]
     print(json.dumps({"flows": results, "version": version("ns3")}))
 
@@ -20,7 +21,7 @@ def main() -> None:
 def run(gbl: Any, scenario: dict[str, Any]) -> list[dict[str, int]]:
     """One scenario: `ecn` (DCTCP, or else Reno), `senders`, `bytes`, `mark`, `queue`, `latency_ns`, `data`, `acks`."""
     numbers = gbl.std.vector["uint32_t"]
-    times = gbl.loss_peer.Run(
+    times = gbl.peer.Run(
         "ns3::TcpDctcp" if scenario["ecn"] else "ns3::TcpLinuxReno",
         scenario["senders"],
         scenario["bytes"],

@@ -1,6 +1,6 @@
 // A permutation on a k-ary fat tree in ns-3, with the parameters of netsum's simulator: DCTCP, 1,448 bytes per segment,
 // one acknowledgement per segment, marking from `mark` packets, paths by the destination's digits. Compiled by cling
-// through ns-3's Python package; see test_ns3.py.
+// through ns-3's Python package; after ns3_flows.cc; see test_sim_ns3.py.
 
 #include <map>
 #include <vector>
@@ -8,31 +8,6 @@
 namespace peer
 {
 using namespace ns3;
-
-struct Flow
-{
-    uint64_t received = 0;
-    int64_t first_sent_ps = -1;
-    int64_t last_received_ps = -1;
-};
-
-std::vector<Flow> flows;
-
-void
-Sent(uint32_t flow, Ptr<const Packet>)
-{
-    if (flows[flow].first_sent_ps < 0)
-    {
-        flows[flow].first_sent_ps = Simulator::Now().GetPicoSeconds();
-    }
-}
-
-void
-Received(uint32_t flow, Ptr<const Packet> packet, const Address&)
-{
-    flows[flow].received += packet->GetSize();
-    flows[flow].last_received_ps = Simulator::Now().GetPicoSeconds();
-}
 
 struct Fabric
 {

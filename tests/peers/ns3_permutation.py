@@ -13,7 +13,8 @@ def main() -> None:
     import cppyy
     from ns import ns  # noqa: F401  Loads ns-3's libraries and headers into cling.
 
-    cppyy.cppdef(Path(__file__).with_name("ns3_permutation.cc").read_text())
+    for name in ("ns3_flows.cc", "ns3_permutation.cc"):
+        cppyy.cppdef(Path(__file__).with_name(name).read_text())
     before = time.process_time()
     times = cppyy.gbl.peer.Permutation(k, cppyy.gbl.std.vector["uint32_t"](to), size, mark)
     result = {"fct_us": [t / 1e6 for t in times], "cpu_s": time.process_time() - before, "version": version("ns3")}

@@ -132,6 +132,17 @@ fn an_invalid_scenario_is_refused() {
         ("kind = \"link-down\"\nlink = \"rack0-rack1\"\nat = \"1ms\"", 4, "neighbours' names"),
         ("kind = \"loss\"\nshare = 1.5", 4, "not above 0 and at most 1"),
         ("kind = \"straggler\"\nhost = \"h0\"\nfactor = 0.5", 5, "at least as long"),
+        ("kind = \"drop\"\nlink = \"rack0-spine0\"\npackets = [1]", 4, "name one direction"),
+        (
+            "kind = \"drop\"\nlink = \"rack0>spine0\"\npackets = [2, 1]",
+            5,
+            "numbers from 0 on that ascend",
+        ),
+        (
+            "kind = \"drop\"\nlink = \"rack0>spine0\"\npackets = []",
+            5,
+            "numbers from 0 on that ascend",
+        ),
         ("kind = \"loss\"\nshare = 0.5\nat = \"2ms\"\nuntil = \"1ms\"", 6, "ends before it begins"),
     ] {
         let text = format!("name = \"x\"\n[[faults]]\n{fault}\n");

@@ -25,7 +25,8 @@ pub struct Job {
     /// Bytes of gradients.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
-    /// Number of workers, at least 1 and at most one per host, placed as near to each other as possible; the alternative is `hosts`.
+    /// Number of workers, at least 1 and at most one per host, placed as near to each other as possible; the alternative
+    /// is `hosts`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workers: Option<u32>,
     /// Host of each rank, by number.
@@ -37,7 +38,8 @@ pub struct Job {
     /// Number of training steps; at least 1.
     #[serde(default = "defaults::steps")]
     pub steps: u32,
-    /// Number of equal buckets of the gradients, 1 to 65,536, which are reduced during the backward pass; 1: no overlap.
+    /// Number of equal buckets of the gradients, 1 to 65,536, which are reduced during the backward pass; 1: no
+    /// overlap.
     #[serde(default = "defaults::buckets")]
     pub buckets: u32,
     /// The backward pass layer by layer, in its order, in place of model, bytes and buckets; `compute` is the time
@@ -80,11 +82,12 @@ pub struct Mix {
     #[serde(default = "defaults::models")]
     pub models: Vec<String>,
     /// Minimum time between the starts of steps: the compute time plus this many times the transmission time of the
-    /// gradients on a free link; 0 to 100, 0: no minimum. With 2, every scheme that is no slower than an undisturbed ring does
-    /// the same work in the same time.
+    /// gradients on a free link; 0 to 100, 0: no minimum. With 2, every scheme that is no slower than an undisturbed
+    /// ring does the same work in the same time.
     #[serde(default)]
     pub pace: f64,
-    /// Scales compute times and gradients alike, above 0 and at most 1: steps per second of simulated time grow by its inverse.
+    /// Scales compute times and gradients alike, above 0 and at most 1: steps per second of simulated time grow by its
+    /// inverse.
     #[serde(default = "defaults::scale")]
     pub scale: f64,
     /// Number of steps after which a job ends. The arrival rate makes gradients take `load` on average.

@@ -19,8 +19,8 @@ pub struct Scheme {
     pub kind: SchemeKind,
     /// Maximum number of trees per job; 1 to 64.
     pub trees: u8,
-    /// Maximum number of fragments in flight per tree or server, 1 to 16,384; a constant for `switchml*` and `atp-no-control`; for
-    /// `switchml` the number of slots of the pool.
+    /// Maximum number of fragments in flight per tree or server, 1 to 16,384; a constant for `switchml*` and
+    /// `atp-no-control`; for `switchml` the number of slots of the pool.
     pub window: u16,
     /// Payload of a fragment; 64 to 8,960 in steps of 8.
     pub fragment_bytes: u16,
@@ -104,7 +104,8 @@ pub enum SchemeKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Slots {
-    /// Slots of a switch, and rows for pools of `switchml`, 1 to 2²⁰; absent: as many fragments of the run as `memory` holds.
+    /// Slots of a switch, and rows for pools of `switchml`, 1 to 2²⁰; absent: as many fragments of the run as `memory`
+    /// holds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// "partition", "first-come" or "preempt".

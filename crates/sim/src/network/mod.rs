@@ -38,8 +38,8 @@ pub struct Switching {
     pub shared: Option<SharedBuffer>,
     /// PAUSE instead of dropping.
     pub pause: Option<Pause>,
-    /// A packet is marked if it waits at least this long in its host's own queue, as Linux's `fq` and `fq_codel` do with
-    /// `ce_threshold`; `u64::MAX`: hosts do not mark.
+    /// A packet is marked if it waits at least this long in its host's own queue, as Linux's `fq` and `fq_codel` do
+    /// with `ce_threshold`; `u64::MAX`: hosts do not mark.
     pub host_mark_ps: u64,
     /// Choice between equal paths.
     pub paths: PathChoice,
