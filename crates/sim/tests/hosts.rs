@@ -49,7 +49,7 @@ fn a_host_that_marks_keeps_room_for_flows_beside_a_job() {
 /// A burst of 20 segments of 1.2 µs: those that wait for 6 µs and more are marked, whether they were sent as one run.
 #[test]
 fn packets_that_wait_too_long_are_marked() {
-    let host_mark_ps = 5 * 1_201_600;
+    let host_mark_ps = 6_000_000;
     let switching = Switching { host_mark_ps, ..PLAIN };
     let tcp = TcpConfig { window_initial: 20.0, ..TcpConfig::default() };
     let (records, simulation) =

@@ -53,7 +53,8 @@ fn a_flow_recovers_as_in_ns3() {
 fn a_repeated_time_out_keeps_the_threshold() {
     let record = lossy(20, &numbers(0..11), &[]);
     assert_eq!(record.timeouts, 2);
-    // 10 ms and 20 ms, then 20 segments in windows of 1, 2, 4 and 6 and the rest.
+    // 10 ms and 20 ms, then 20 segments in windows of 1, 2, 4 and 6 and the rest. With a threshold of 2 it would be a
+    // round trip of 41 µs more, which is what ns-3 takes.
     let us = record.fct_ps() as f64 / 1e6;
-    assert!((30_200.0..30_280.0).contains(&us), "{us} µs");
+    assert!((us - 30_236.1).abs() < 5.0, "{us} µs");
 }

@@ -212,6 +212,7 @@ mod tests {
         while sender.advance().unwrap().is_none() {
             assert!(receiver.accept().unwrap().is_none(), "strangers still have all places");
         }
+        assert!(receiver.accept().unwrap().is_none(), "strangers still have all places");
         drop(strangers);
         let until = Instant::now() + Duration::from_secs(60);
         while receiver.accept().unwrap().is_none() {

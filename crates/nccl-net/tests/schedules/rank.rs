@@ -1,6 +1,7 @@
 //! A rank: for each communicator a thread that does what NCCL's proxy thread does.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -23,9 +24,11 @@ struct Running {
     request: usize,
     expected: Vec<u8>,
     memory: Memory,
+    /// Where in `receive` the result is.
+    result: Range<usize>,
 }
 
-/// Send and receive memory with guards around.
+/// Send and receive memory with guards around; in place, everything is in `receive`.
 struct Memory {
     send: Vec<u8>,
     receive: Vec<u8>,
@@ -149,7 +152,7 @@ impl Rank {
         index: usize,
         ranks: usize,
     ) -> Running {
-        let Operation { kind, datatype, op, count, wild, seed, .. } = operation;
+        let Operation { kind, in_place, datatype, op, count, wild, seed, .. } = operation;
         let element = oracle::size(datatype);
         let (each, values) =
             (operation.bytes(), |count, rank| oracle::values(datatype, count, wild, seed, rank));
@@ -158,13 +161,13 @@ impl Rank {
         // This rank's part of the window.
         let mine = (index * each).clamp(begin, end)..((index + 1) * each).clamp(begin, end);
         let (send, expected, receive_bytes) = match kind {
-            Kind::Allreduce { .. } => {
+            Kind::Allreduce => {
                 let all: Vec<Vec<u8>> = (0..ranks).map(|rank| values(count, rank)).collect();
                 (all[index].clone(), oracle::combined(datatype, op, &all), each)
             }
             Kind::Allgather => {
                 let all: Vec<u8> = (0..ranks).flat_map(|rank| values(count, rank)).collect();
-                (all[mine].to_vec(), all[begin..end].to_vec(), end - begin)
+                (all[mine.clone()].to_vec(), all[begin..end].to_vec(), end - begin)
             }
             Kind::ReduceScatter => {
                 let all: Vec<Vec<u8>> =
@@ -173,19 +176,33 @@ impl Rank {
                 (all[index][begin..end].to_vec(), sums[mine.clone()].to_vec(), mine.len())
             }
         };
-        let in_place = matches!(kind, Kind::Allreduce { in_place: true });
-        let first = if in_place { send.clone() } else { vec![0x33; receive_bytes] };
+        // In place, a rank's part is where NCCL has it: at its place in the window.
+        let shift = mine.start - begin;
+        let (first, result) = match (in_place, kind) {
+            (false, _) => (vec![0x33; receive_bytes], 0..receive_bytes),
+            (true, Kind::Allreduce) => (send.clone(), 0..receive_bytes),
+            (true, Kind::Allgather) => {
+                let mut first = vec![0x33; receive_bytes];
+                first[shift..shift + send.len()].copy_from_slice(&send);
+                (first, 0..receive_bytes)
+            }
+            (true, Kind::ReduceScatter) => (send.clone(), shift..shift + receive_bytes),
+        };
         let mut memory =
             Memory { send: guarded(&send), receive: guarded(&first), registrations: [0; 2] };
         let registrations = [&mut memory.send, &mut memory.receive]
             .map(|memory| self.collnet.register(communicator, memory, HOST_MEMORY).unwrap());
         memory.registrations = registrations;
-        let (from, to) = (inner(&mut memory.send), inner(&mut memory.receive));
+        let to = inner(&mut memory.receive).wrapping_add(result.start);
+        let from = match (in_place, kind) {
+            (false, _) => inner(&mut memory.send),
+            (true, Kind::Allreduce | Kind::ReduceScatter) => inner(&mut memory.receive),
+            (true, Kind::Allgather) => to.wrapping_add(shift),
+        };
         let window = Window { bytes_per_rank: each, offset: begin, bytes: end - begin };
         let [registration, _] = registrations;
         let started = match kind {
-            Kind::Allreduce { .. } => {
-                let from = if in_place { to } else { from };
+            Kind::Allreduce => {
                 self.collnet.iallreduce(communicator, from, to, count, datatype, op, registration)
             }
             Kind::Allgather => {
@@ -198,15 +215,15 @@ impl Rank {
         };
         let request = started.unwrap_or_else(|code| panic!("code {code}: {:?}", log()));
         assert_ne!(request, 0, "fewer operations than NCCL may start run");
-        Running { operation, request, expected, memory }
+        Running { operation, request, expected, memory, result }
     }
 
     fn check(&self, communicator: usize, ended: Running, bytes: usize, what: &str) {
-        let Running { operation, expected, mut memory, .. } = ended;
+        let Running { operation, expected, mut memory, result, .. } = ended;
         let what = format!("{what}: {operation:?}");
         check_guards(&memory.receive, &what);
         check_guards(&memory.send, &what);
-        let result = &memory.receive[GUARD..memory.receive.len() - GUARD];
+        let result = &memory.receive[GUARD + result.start..GUARD + result.end];
         assert_eq!(bytes, expected.len(), "{what}");
         if result != expected {
             let element = oracle::size(operation.datatype);
@@ -227,7 +244,8 @@ impl Rank {
     pub fn sees_a_death(&self) {
         let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
         let operation = |seed| Operation {
-            kind: Kind::Allreduce { in_place: false },
+            kind: Kind::Allreduce,
+            in_place: false,
             datatype: FLOAT,
             op: SUM,
             count: 50_000,

@@ -23,7 +23,7 @@ pub struct Communicator {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    Allreduce { in_place: bool },
+    Allreduce,
     Allgather,
     ReduceScatter,
 }
@@ -31,6 +31,8 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     pub kind: Kind,
+    /// Sent and received values share their memory.
+    pub in_place: bool,
     pub datatype: i32,
     pub op: i32,
     /// Elements of an allreduce, or of each rank.
@@ -78,11 +80,12 @@ impl Operation {
         let kind = match random.below(5) {
             0 => Kind::Allgather,
             1 => Kind::ReduceScatter,
-            n => Kind::Allreduce { in_place: n == 2 },
+            _ => Kind::Allreduce,
         };
+        let in_place = random.one_in(3);
         let (datatype, op) = random.of(pairs);
         let (count, mut window) = (elements(random), (0, 0));
-        if !matches!(kind, Kind::Allreduce { .. }) {
+        if !matches!(kind, Kind::Allreduce) {
             let all = count * ranks;
             let first = if random.one_in(2) { 0 } else { random.below(all) };
             let most = all - first;
@@ -90,7 +93,7 @@ impl Operation {
         }
         // Three ranks' sums have an order that the oracle does not know.
         let wild = ranks != 3 && random.one_in(2);
-        Operation { kind, datatype, op, count, window, wild, seed }
+        Operation { kind, in_place, datatype, op, count, window, wild, seed }
     }
 
     pub fn bytes(&self) -> usize {

@@ -444,14 +444,14 @@ mod tests {
         assert_eq!((sender.lost, sender.board[5]), (5, Fate::Lost));
     }
 
-    /// The window is half as large as what is in flight, and the first segment is sent again at once.
+    /// What is in flight fills the halved window, and yet the first segment is sent again at once.
     #[test]
     fn the_first_segment_is_sent_again_at_once() {
         let config = TcpConfig::default();
         let mut sender = sent(&config, 100);
-        (1..3).for_each(|seq| sender.on_ack(&config, 1, 0, seq, false));
-        while sender.poll(&config, 1).is_some() {}
-        sender.on_ack(&config, 1, 0, 3, false);
+        // Of ten segments three have arrived and two are lost: five are in flight, as many as the halved window has.
+        (2..5).for_each(|seq| sender.on_ack(&config, 1, 0, seq, false));
+        assert_eq!((sender.in_flight(), sender.ssthresh), (5, 5.0));
         assert_eq!(sender.poll(&config, 1).map(|s| (s.seq, s.count)), Some((0, 1)));
     }
 
