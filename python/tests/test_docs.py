@@ -87,9 +87,9 @@ def test_files_named_in_backticks_exist(page: str) -> None:
 RECORDS = [name for name in tracked("docs/adr/*.md") if not name.endswith("README.md")]
 
 
-def test_decision_records_are_numbered_without_gaps_and_in_the_index() -> None:
+def test_decision_records_have_numbers_of_their_own_and_are_in_the_index() -> None:
     numbers = [int(Path(name).name[:4]) for name in RECORDS]
-    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(set(numbers)) == len(numbers)
     index = (ROOT / "docs/adr/README.md").read_text()
     assert [name for name in RECORDS if f"({Path(name).name})" not in index] == []
 

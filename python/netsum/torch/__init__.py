@@ -1,7 +1,7 @@
 """The torch backend: `torch.distributed.init_process_group("netsum")`, with no import needed (torch 2.14 or later).
 
 Start reading at `create`, then `backend`. Operations are in `reductions`, `movements` and `points`; their return types
-are in `work`. Gradient compression to 8 or 16 bits is in `compression`.
+are in `work`. Gradient compression to 8 or 16 bits is in `compression`, FSDP2 of models in host memory in `fsdp`.
 """
 
 import json
