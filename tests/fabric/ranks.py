@@ -93,6 +93,7 @@ def _import_torch() -> None:
     # DistributedDataParallel's constructor imports torch._dynamo, which takes seconds.
     import torch._dynamo
     import torch.distributed
+    import torch.distributed.fsdp
     import torch.nn.parallel
 
     torch.set_num_threads(1)
