@@ -1,10 +1,12 @@
 """The algorithms that the hosts of a job choose: `python -m netsum.explaining SIZES DTYPE OP [--json]` on every rank.
 
 Start it as the job is started (torchrun, mpirun, `netsum run`): the links are those of the job, measured when the ranks
-connect. SIZES are comma-separated bytes. Rank 0 prints.
+connect. SIZES are comma-separated bytes. With NETSUM_CONTROLLER, operations that switches do are also timed through
+them. Rank 0 prints.
 """
 
 import json
+import statistics
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +14,10 @@ from typing import Any
 from rich.table import Column, Table
 
 from netsum import NetsumError
+from netsum.bench.cases import COMBINING, Case
+from netsum.bench.ranks import Command, NetsumRunner, execute
 from netsum.cli.output import console, errors, print_json
-from netsum.communicator import connect
+from netsum.communicator import Communicator, connect
 from netsum.config import SettingError
 
 OPERATIONS = (
@@ -28,16 +32,50 @@ OPERATIONS = (
     "barrier",
 )
 """Operations with several algorithms."""
+TIMED_BYTES = 16 << 20
+"""Larger operations through switches are not timed."""
+CALLS = 5
 
 
-def found(link: dict[str, Any], sizes: list[int], ask: Callable[[str, int], str]) -> dict[str, Any]:
-    """The choices for each operation and size, from the core's answers to (operation, bytes)."""
+def found(
+    link: dict[str, Any],
+    sizes: list[int],
+    ask: Callable[[str, int], str],
+    switches: Callable[[str, int], float | None] = lambda _operation, _size: None,
+) -> dict[str, Any]:
+    """The choices for each operation and size, from the core's answers to (operation, bytes).
+
+    switches: seconds of that operation if it goes through switches; None if it does not. With `switches_s` the hosts'
+    choice is the one that remains while there are no trees.
+    """
     choices = [
-        {"operation": operation, "bytes": size, **json.loads(ask(operation, size))}
+        {"operation": operation, "bytes": size, **json.loads(ask(operation, size)), "switches_s": seconds}
         for operation in OPERATIONS
         for size in sizes
+        for seconds in [switches(operation, size)]
     ]
     return {"link": link, "choices": choices}
+
+
+def timed(group: Communicator, operation: str, size: int, dtype: str, op: str) -> float | None:
+    """The median of a few calls if the group does the operation by switches, at its slowest rank; else None.
+    Collective.
+
+    size: bytes per rank, as `explain` takes it.
+    """
+    # An all-gather's bytes are of one rank there, and of all ranks in a case.
+    whole = size * group.size if operation == "allgather" else size
+    if operation == "barrier" or whole > TIMED_BYTES:
+        return None
+    case = Case(operation, dtype if operation in COMBINING else "uint8", op, whole)
+    before = _in_network(group)
+    _, times = execute(NetsumRunner(group), Command(case, 1, CALLS, False))
+    return statistics.median(times) if _in_network(group) >= before + CALLS else None
+
+
+def _in_network(group: Communicator) -> int:
+    operations: int = json.loads(group.core.stats())["network_operations"]
+    return operations
 
 
 def show(answer: dict[str, Any], as_json: bool) -> None:
@@ -52,11 +90,16 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
         if not rows:
             continue
         reasons = list(dict.fromkeys(row["why"] for row in rows))
+        switched = any(row["switches_s"] is not None for row in rows)
+        reasons += ["switches do it; the hosts' times are computed, those of switches measured"] if switched else []
         words = f"{operation}: microseconds by bytes per rank; * chosen: {'; or '.join(reasons)}"
         console.print(words, highlight=False, soft_wrap=True)
-        table = Table("bytes", *(Column(cost["name"], justify="right") for cost in rows[0]["costs"]))
+        names = [cost["name"] for cost in rows[0]["costs"]] + (["switches"] if switched else [])
+        table = Table("bytes", *(Column(name, justify="right") for name in names))
         for row in rows:
-            table.add_row(str(row["bytes"]), *(_cell(cost, row["chosen"]) for cost in row["costs"]))
+            chosen = row["chosen"] if row["switches_s"] is None else "switches"
+            costs = [*row["costs"], *([{"name": "switches", "seconds": row["switches_s"]}] if switched else [])]
+            table.add_row(str(row["bytes"]), *(_cell(cost, chosen) for cost in costs))
         console.print(table)
 
 
@@ -77,13 +120,17 @@ def _cell(cost: dict[str, Any], chosen: str) -> str:
 def main() -> int:
     sizes, dtype, op, *rest = sys.argv[1:]
     try:
-        group = connect(name="explain", timeout_s=60.0, in_network=False)
+        group = connect(name="explain", timeout_s=60.0)
         link = json.loads(group.core.stats())["link"]
 
         def ask(operation: str, size: int) -> str:
             return group.core.explain(operation, size, dtype, op)
 
-        answer = found(link, [int(size) for size in sizes.split(",")], ask)
+        def switches(operation: str, size: int) -> float | None:
+            return timed(group, operation, size, dtype, op) if trees else None
+
+        trees = json.loads(group.core.stats())["path"] == "trees"
+        answer = found(link, [int(size) for size in sizes.split(",")], ask, switches)
         if group.rank == 0:
             show(answer, "--json" in rest)
         group.barrier()

@@ -25,7 +25,7 @@ def test_a_pause_is_the_longest_gap_after_a_kill():
 
 
 def test_throughput_counts_the_time_between_steps():
-    assert record([0.0, 0.5, 1.0]).images_per_s == pytest.approx(128.0)
+    assert record([0.0, 0.5, 1.0]).samples_per_s == pytest.approx(128.0)
 
 
 def test_charts_are_well_formed():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -201,3 +202,16 @@ def test_explain_without_a_topology_prints_the_hosts_algorithms(tmp_path):
     assert together["choices"][0]["why"] == "all ranks share memory"
     assert "dtype foo" in explain(*links, "--dtype", "foo").stderr
     assert "--rate -1" in explain("--rate", "-1").stderr
+
+
+def test_explain_times_the_operations_that_switches_do(fabric):
+    command = [sys.executable, "-c", "from netsum.cli import main; main()", "explain", "--ranks", "2"]
+    command += ["--sizes", "8B,64KiB"]
+    environment = {**os.environ, **fabric.environment()}
+    run = [
+        subprocess.run([*command, *more], capture_output=True, text=True, env=environment) for more in (["--json"], [])
+    ]
+    assert [ended.returncode for ended in run] == [0, 0], run[0].stderr + run[1].stderr
+    times = {(c["operation"], c["bytes"]): c["switches_s"] for c in json.loads(run[0].stdout)["choices"]}
+    assert times["allreduce", 64 << 10] > 0 and times["allreduce", 8] is None and times["barrier", 8] is None
+    assert "switches do it" in run[1].stdout and re.search(r"[\d.]+ \*", run[1].stdout)

@@ -20,6 +20,7 @@ from netsum.bench.cases import Case
 
 if TYPE_CHECKING:
     from netsum._core import Work
+    from netsum.communicator import Communicator
 
 TIMEOUT_S = 120.0
 ROOT = 0
@@ -182,10 +183,10 @@ def point(case: Case, rank: int, send: Start, receive: Start) -> Callable[[], ob
 class NetsumRunner:
     """netsum's core without a framework above it; aggregates in the network if NETSUM_CONTROLLER names a controller."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: "Communicator | None" = None) -> None:
         from netsum.communicator import connect
 
-        self.world = connect(name="bench", timeout_s=TIMEOUT_S)
+        self.world = world or connect(name="bench", timeout_s=TIMEOUT_S)
         self.rank, self.size = self.world.rank, self.world.size
         self._core = self.world.core
 

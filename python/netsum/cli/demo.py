@@ -14,31 +14,34 @@ from netsum.demo import report, session
 from netsum.demo.errors import DemoError
 from netsum.demo.result import complaints, summarize
 from netsum.demo.show import Terminal, tables
+from netsum.demo.workloads import CHARACTERS, DIGITS
 
 
 def demo(
     kill_switch: Annotated[
         bool, typer.Option("--kill-switch", help="kill a spine and a rack switch during the training")
     ] = False,
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="train a GPT that is sharded over the workers")] = False,
     protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
     epochs: Annotated[
-        int | None, typer.Option(min=3, max=200, help="passes over the images [12; 20 with kills]")
+        int | None, typer.Option(min=3, max=200, help="parts of the training [12; 20 with kills; with --fsdp 8; 12]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON, the rest to stderr")] = False,
     out: Annotated[Path, typer.Option(help="folder for report.html, result.json and logs")] = Path("out/demo"),
 ) -> None:
-    """Train LeNet-5 on a local fabric of four switches, and on Gloo for comparison."""
+    """Train LeNet-5, or a sharded GPT, on a local fabric of four switches, and on Gloo for comparison."""
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if importlib.util.find_spec(module) is None:
             raise DemoError(f"the demo needs {package}; run `make demo`, or `pip install 'netsum[demo]'`")
     if protocol not in PROTOCOLS:
         raise DemoError(f"--protocol {protocol}: use one of {', '.join(PROTOCOLS)}")
     stop_on_termination()
-    passes = epochs or (20 if kill_switch else 12)
+    workload = CHARACTERS if fsdp else DIGITS
+    passes = epochs or workload.epochs[kill_switch]
     screen = errors if as_json else console
-    terminal = Terminal(screen)
+    terminal = Terminal(screen, workload)
     try:
-        outcome = session.run(out, passes, kill_switch, terminal, protocol)
+        outcome = session.run(out, passes, kill_switch, terminal, protocol, workload)
     finally:
         terminal.close()
     result = summarize(outcome)

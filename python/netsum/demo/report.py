@@ -9,7 +9,8 @@ from netsum.demo.picture import draw
 from netsum.demo.result import placement
 from netsum.demo.runner import Record
 from netsum.demo.session import Outcome
-from netsum.demo.show import megabytes
+from netsum.demo.show import collectives, megabytes
+from netsum.demo.workloads import WORKLOADS
 
 _STYLE = Path(__file__).with_name("report.css")
 
@@ -21,7 +22,7 @@ def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> s
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>netsum demo</title><style>{_STYLE.read_text()}</style></head><body>",
-            "<h1>Gradients added inside the network</h1>",
+            "<h1>Training through a network that adds</h1>",
             f'<p class="lead">{_lead(result)}</p>',
             *[f'<p class="bad">{escape(text)}</p>' for text in complaints],
             _cards(result),
@@ -30,6 +31,8 @@ def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> s
             "<h2>Training</h2>",
             _curves(outcome),
             *([_killed(outcome, result)] if outcome.killed else []),
+            "<h2>Collectives of the last steps</h2>",
+            _collectives(result),
             "<h2>Bytes per link</h2>",
             _link_table(result),
             "</body></html>",
@@ -38,9 +41,10 @@ def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> s
 
 
 def _lead(result: dict[str, Any]) -> str:
+    workload = WORKLOADS[result["workload"]]
     return (
-        f"LeNet-5 ({result['parameters']:,} parameters) on scikit-learn's handwritten digits, {result['ranks']} "
-        f"workers, {result['epochs']} epochs, {result['steps']} steps, DistributedDataParallel. "
+        f"{workload.title} ({result['parameters']:,} parameters) on {escape(workload.data)}, {result['ranks']} "
+        f"workers, {result['epochs']} epochs, {result['steps']} steps, {escape(workload.method)}. "
         f"Every process ran on one machine with {result['machine']['cpus']} cores, over loopback."
     )
 
@@ -50,9 +54,12 @@ def _cards(result: dict[str, Any]) -> str:
     step = result["step_time_s"]
     sums = result["control_sums"]
     saved = uplink["netsum"] / uplink["ring"] if uplink["ring"] else 0.0
-    aside = f"; {megabytes(result['host_path_bytes'])} more went between hosts" if result["pauses"] else ""
+    by_hosts = any(each["by"] == "hosts" for each in result["collectives"])
+    aside = f"; {megabytes(result['host_path_bytes'])} more went between hosts" if result["pauses"] or by_hosts else ""
+    workload = WORKLOADS[result["workload"]]
+    score = {side: workload.words(value) for side, value in result[workload.score].items()}
     cards = [
-        (f"{result['accuracy']['netsum']:.1%}", f"accuracy; Gloo {result['accuracy']['gloo']:.1%}"),
+        (score["netsum"], f"{workload.score_name}; Gloo {score['gloo']}"),
         (f"{step['netsum'] * 1e3:.1f} ms", f"median step; Gloo {step['gloo'] * 1e3:.1f} ms"),
         (f"{saved:.0%}", f"of a ring's bytes on the rack uplinks{aside}"),
         ("identical" if result["bit_identical"] else "DIFFERENT", "bits of the parameters on all ranks"),
@@ -79,10 +86,12 @@ def _fabric(outcome: Outcome, result: dict[str, Any]) -> str:
 def _curves(outcome: Outcome) -> str:
     both = {"netsum": outcome.shown, "gloo": outcome.gloo}
     loss = {name: [(e["epoch"] + 1, e["loss"]) for e in record.epochs] for name, record in both.items()}
-    accuracy = {name: [(e["epoch"] + 1, 100 * e["accuracy"]) for e in record.epochs] for name, record in both.items()}
+    workload = outcome.workload
+    factor, unit = (1, "") if workload.less_is_better else (100, " %")
+    score = {name: [(e["epoch"] + 1, factor * e["score"]) for e in record.epochs] for name, record in both.items()}
     charts = [
         chart("loss of rank 0", "", "epoch", loss),
-        chart("accuracy on test images", " %", "epoch", accuracy),
+        chart(workload.score_name, unit, "epoch", score),
         _progress_chart(outcome.shown, outcome),
     ]
     return "".join(f"<figure>{svg}</figure><br>" for svg in charts)
@@ -114,6 +123,13 @@ def _killed(outcome: Outcome, result: dict[str, Any]) -> str:
     )
 
 
+def _collectives(result: dict[str, Any]) -> str:
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in collectives(result)
+    )
+    return f"<table><tr><th>operation</th><th>calls</th><th>mean size</th><th>by</th></tr>{rows}</table>"
+
+
 def _link_table(result: dict[str, Any]) -> str:
     rows = "".join(
         f"<tr><td>{escape(name)}</td><td>{megabytes(c['netsum'])}</td><td>{megabytes(c['ring'])}</td>"
@@ -123,6 +139,7 @@ def _link_table(result: dict[str, Any]) -> str:
     return (
         f"<table><tr><th>link</th><th>netsum</th><th>ring</th><th>ratio</th></tr>{rows}</table>"
         f'<p class="lead">Both directions together. Hosts also sent each other {megabytes(result["host_path_bytes"])} '
-        "directly: the start of the job, small messages, and sums made while a tree was away. "
+        "directly, which no switch counts: the start of the job, what hosts do according to the table above, and sums "
+        "made while a tree was away. "
         f"The ring's column is {escape(result['ring_is'])}.</p>"
     )

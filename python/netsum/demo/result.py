@@ -8,14 +8,15 @@ from typing import Any
 from netsum.demo.ring import ring_link_bytes
 from netsum.demo.runner import RANKS
 from netsum.demo.session import Outcome
+from netsum.demo.workloads import WORKLOADS
 from netsum.fabric.description import Description
 
-ACCURACY_FLOOR = 0.95
 CONTROL_BYTES = 4 * 8192
 """Bytes of the control sum of every step: ELEMENTS of `control_sum`, four bytes each."""
 
 RING = (
-    "computed: 2(N-1)/N of the same buffers over each edge of the ring 0-1-2-3-0, along shortest paths, without headers"
+    "computed: 2(N-1)/N of the same allreduces, (N-1)/N of gathers and scatters, over each edge of the ring 0-1-2-3-0, "
+    "along shortest paths, without headers"
 )
 """How the ring's bytes are computed; those of netsum are counted, headers and resends included."""
 
@@ -26,11 +27,13 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
     ring = ring_link_bytes(outcome.fabric, placement(outcome.fabric), summed_bytes(outcome))
     measured = outcome.link_bytes
     stats = shown.ranks[0]["stats"]
+    workload = outcome.workload
     return {
-        "accuracy": {"netsum": shown.accuracy, "gloo": gloo.accuracy},
+        "workload": workload.name,
+        workload.score: {"netsum": shown.score, "gloo": gloo.score},
         "bit_identical": shown.bit_identical and outcome.plain.bit_identical,
         "step_time_s": {"netsum": shown.step_time_s, "gloo": gloo.step_time_s},
-        "images_per_s": {"netsum": shown.images_per_s, "gloo": gloo.images_per_s},
+        f"{workload.samples}_per_s": {"netsum": shown.samples_per_s, "gloo": gloo.samples_per_s},
         "link_bytes": {name: {"netsum": measured[name], "ring": round(ring[name])} for name in ring},
         "uplink_bytes": {
             "netsum": sum(measured[name] for name in uplinks(outcome.fabric)),
@@ -42,6 +45,7 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
         "trees": len(stats["trees"]),
         "path": stats["path"],
         "operations": {"all": stats["operations"], "in_network": stats["network_operations"]},
+        "collectives": shown.ranks[0]["collectives"],
         "pauses": pauses(outcome),
         "plans": stats["pauses"],
         "redone_fragments": sum(rank["stats"]["redone"] for rank in shown.ranks),
@@ -60,9 +64,12 @@ def summarize(outcome: Outcome) -> dict[str, Any]:
 def complaints(result: dict[str, Any]) -> list[str]:
     """The demo's expectations that this run violates; empty if none."""
     found = []
-    for backend, accuracy in result["accuracy"].items():
-        if accuracy <= ACCURACY_FLOOR:
-            found.append(f"accuracy on {backend} is {accuracy:.1%}, not above {ACCURACY_FLOOR:.0%}")
+    workload = WORKLOADS[result["workload"]]
+    for backend, score in result[workload.score].items():
+        if not workload.good(score):
+            side = "below" if workload.less_is_better else "above"
+            reached, limit = workload.words(score), workload.words(workload.limit)
+            found.append(f"{workload.score_name} on {backend} is {reached}, not {side} {limit}")
     if not result["bit_identical"]:
         found.append("the ranks ended with different parameters")
     if result["control_sums"]["wrong_elements"]:
@@ -91,9 +98,11 @@ def pauses(outcome: Outcome) -> list[dict[str, Any]]:
 
 
 def summed_bytes(outcome: Outcome) -> int:
-    """Bytes that each rank has passed to allreduce: gradients and control sums of all steps."""
+    """Bytes that each rank has passed to allreduce, or half of what it gathered and scattered: parameters, gradients
+    and control sums of all steps.
+    """
     shown = outcome.shown
-    found: int = len(shown.steps) * (4 * shown.start["parameters"] + CONTROL_BYTES)
+    found: int = len(shown.steps) * (shown.start["ring_bytes"] + CONTROL_BYTES)
     return found
 
 

@@ -28,8 +28,9 @@ class Record:
     ranks: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def accuracy(self) -> float:
-        found: float = self.ranks[0]["accuracy"]
+    def score(self) -> float:
+        """The quality on test data; `Workload` says which."""
+        found: float = self.ranks[0]["score"]
         return found
 
     @property
@@ -43,13 +44,13 @@ class Record:
 
     @property
     def step_time_s(self) -> float:
-        """Median over steps; the first, which sets up the model's buckets, is excluded."""
+        """Median over steps; the first, which sets up buckets and shards, is excluded."""
         found: float = statistics.median(step["seconds"] for step in self.steps[1:])
         return found
 
     @property
-    def images_per_s(self) -> float:
-        """Images per second of training, control sums and pauses included."""
+    def samples_per_s(self) -> float:
+        """Images or characters per second of training, control sums and pauses included."""
         seconds = self.steps[-1]["at_unix_s"] - self.steps[0]["at_unix_s"]
         found: float = (len(self.steps) - 1) * self.start["batch"] * self.start["ranks"] / seconds
         return found
@@ -75,13 +76,16 @@ class Record:
 class Training:
     """A running training: `read` returns its events since the last call."""
 
-    def __init__(self, backend: str, out: Path, epochs: int, seed: int, environment: dict[str, str]) -> None:
+    def __init__(
+        self, backend: str, out: Path, workload: str, epochs: int, seed: int, environment: dict[str, str]
+    ) -> None:
         self.backend = backend
         self.out = out
         private.make_folder(out)
         for old in [out / "events.jsonl", *out.glob("rank-*.json")]:
             old.unlink(missing_ok=True)
-        script = [str(SCRIPT), backend, str(out), "--epochs", str(epochs), "--seed", str(seed)]
+        script = [str(SCRIPT), backend, str(out), "--workload", workload]
+        script += ["--epochs", str(epochs), "--seed", str(seed)]
         self.workers = Workers(script, RANKS, environment, log=self.log)
         self._read_bytes = 0
         self._events: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from netsum.demo.errors import DemoError
 from netsum.demo.faults import FaultScript, Kill, demo_kills
 from netsum.demo.meter import LinkMeter
 from netsum.demo.runner import Record, Training
+from netsum.demo.workloads import DIGITS, Workload
 from netsum.fabric.builtin import demo_description
 from netsum.fabric.description import Description, parts
 from netsum.fabric.local import LocalFabric, temporary
@@ -31,6 +32,7 @@ class Outcome:
     """
 
     fabric: Description
+    workload: Workload
     epochs: int
     plain: Record
     gloo: Record
@@ -61,27 +63,42 @@ class Viewer:
         """A switch was killed or started."""
 
 
-def run(out: Path, epochs: int, kill_switch: bool, viewer: Viewer, protocol: str = "panama") -> Outcome:
+def run(
+    out: Path,
+    epochs: int,
+    kill_switch: bool,
+    viewer: Viewer,
+    protocol: str = "panama",
+    workload: Workload = DIGITS,
+) -> Outcome:
     """Run the demo. Raises DemoError or FabricError; all processes are stopped in either case."""
     description = demo_description()
     kills = demo_kills() if kill_switch else []
     killed: Record | None = None
     fault_events: list[tuple[float, str]] = []
     with temporary(description) as fabric:
-        viewer.phase(f"netsum, protocol {protocol}: gradients are added by {parts(description)}")
-        plain, meter, _ = _train_on_fabric(fabric, out / "netsum", epochs, [], viewer, protocol)
+        viewer.phase(f"netsum, protocol {protocol}: {workload.title} through {parts(description)}")
+        plain, meter, _ = _train_on_fabric(fabric, out / "netsum", workload, epochs, [], viewer, protocol)
         if kill_switch:
             viewer.phase("netsum again, and switches are killed")
             killed, meter, fault_events = _train_on_fabric(
-                fabric, out / "netsum-killed", epochs, kills, viewer, protocol
+                fabric, out / "netsum-killed", workload, epochs, kills, viewer, protocol
             )
     viewer.phase("gloo: the same training, hosts add in a ring")
-    gloo = _train("gloo", out / "gloo", epochs, {}, viewer, lambda _: None)
-    return Outcome(description, epochs, plain, gloo, killed, kills, meter.link_bytes(), fault_events, protocol)
+    gloo = _train("gloo", out / "gloo", workload, epochs, {}, viewer, lambda _: None)
+    return Outcome(
+        description, workload, epochs, plain, gloo, killed, kills, meter.link_bytes(), fault_events, protocol
+    )
 
 
 def _train_on_fabric(
-    fabric: LocalFabric, out: Path, epochs: int, kills: list[Kill], viewer: Viewer, protocol: str
+    fabric: LocalFabric,
+    out: Path,
+    workload: Workload,
+    epochs: int,
+    kills: list[Kill],
+    viewer: Viewer,
+    protocol: str,
 ) -> tuple[Record, LinkMeter, list[tuple[float, str]]]:
     meter = LinkMeter(fabric.description)
     meter.read(fabric.status())
@@ -104,7 +121,7 @@ def _train_on_fabric(
 
     # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
     environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
-    record = _train("netsum", out, epochs, environment, viewer, look)
+    record = _train("netsum", out, workload, epochs, environment, viewer, look)
     time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
     meter.read(fabric.status())
     if script.unfinished():
@@ -115,13 +132,14 @@ def _train_on_fabric(
 def _train(
     backend: str,
     out: Path,
+    workload: Workload,
     epochs: int,
     environment: dict[str, str],
     viewer: Viewer,
     look: Callable[[float], None],
 ) -> Record:
     """Run one training to completion; `look` is called repeatedly with the share of the steps completed."""
-    training = Training(backend, out, epochs, SEED, environment)
+    training = Training(backend, out, workload.name, epochs, SEED, environment)
     steps, done = 1, 0
     deadline = time.monotonic() + TRAINING_S
     try:

@@ -7,13 +7,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from netsum.demo.session import Viewer
+from netsum.demo.workloads import DIGITS, WORKLOADS, Workload
 
 
 class Terminal(Viewer):
     """Draws a progress bar with the loss, and a line per epoch. Without a terminal, lines only."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, workload: Workload = DIGITS) -> None:
         self._console = console
+        self._workload = workload
         self._progress: Progress | None = None
         self._link_text = ""
 
@@ -49,8 +51,9 @@ class Terminal(Viewer):
             self._update(completed=event["step"] + 1, note=note)
         elif kind == "epoch":
             self._console.print(
-                f"  epoch {event['epoch'] + 1:3d}   loss {event['loss']:.4f}   accuracy {event['accuracy']:6.1%}   "
-                f"{event['images_per_s']:7.0f} images/s   {self._link_text}",
+                f"  epoch {event['epoch'] + 1:3d}   loss {event['loss']:.4f}   "
+                f"{self._workload.score_name} {self._workload.words(event['score'])}   "
+                f"{event['samples_per_s']:7.0f} {self._workload.samples}/s   {self._link_text}",
                 highlight=False,
                 soft_wrap=True,
             )
@@ -73,26 +76,50 @@ def megabytes(count: float) -> str:
 
 
 def tables(result: dict[str, Any]) -> list[Table]:
-    """The final tables: netsum compared with Gloo, bytes per link, pauses if any."""
-    return [_against_gloo(result), _links(result), *([_pauses(result)] if result["pauses"] else [])]
+    """The final tables: netsum compared with Gloo, the ways of collectives, bytes per link, pauses if any."""
+    pauses = [_pauses(result)] if result["pauses"] else []
+    return [_against_gloo(result), _collectives(result), _links(result), *pauses]
 
 
 def _against_gloo(result: dict[str, Any]) -> Table:
     table = Table(title="the same training, two ways", title_justify="left")
     for heading in ("", "netsum", "gloo"):
         table.add_column(heading, justify="left" if not heading else "right")
-    accuracy, step, images = result["accuracy"], result["step_time_s"], result["images_per_s"]
-    table.add_row("accuracy", f"{accuracy['netsum']:.2%}", f"{accuracy['gloo']:.2%}")
+    workload = WORKLOADS[result["workload"]]
+    score, step, samples = result[workload.score], result["step_time_s"], result[f"{workload.samples}_per_s"]
+    table.add_row(workload.score_name, workload.words(score["netsum"]), workload.words(score["gloo"]))
     table.add_row("step time, median", f"{step['netsum'] * 1e3:.1f} ms", f"{step['gloo'] * 1e3:.1f} ms")
-    table.add_row("throughput", f"{images['netsum']:.0f} images/s", f"{images['gloo']:.0f} images/s")
+    table.add_row("throughput", *(f"{samples[side]:.0f} {workload.samples}/s" for side in ("netsum", "gloo")))
     uplink = result["uplink_bytes"]
-    table.add_row("bytes on rack uplinks", megabytes(uplink["netsum"]), f"{megabytes(uplink['ring'])} (ring, computed)")
-    table.add_row("bytes between hosts", megabytes(result["host_path_bytes"]), "")
+    table.add_row(
+        "bytes on rack uplinks, by switches",
+        megabytes(uplink["netsum"]),
+        f"{megabytes(uplink['ring'])} (ring, computed)",
+    )
+    table.add_row("bytes between hosts, past switches", megabytes(result["host_path_bytes"]), "")
     table.add_row("ranks identical to the bit", "yes" if result["bit_identical"] else "NO", "")
     sums = result["control_sums"]
     table.add_row("control sums, exact", f"{sums['checked']}, {sums['wrong_elements']} elements wrong", "")
     if result["equals_run_without_kills"] is not None:
         table.add_row("parameters equal run without kills", "yes" if result["equals_run_without_kills"] else "NO", "")
+    return table
+
+
+def collectives(result: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """By kind and way: the name, the number among the last operations of a rank, the mean size, the way."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for each in result["collectives"]:
+        calls, size = found.setdefault((each["operation"], each["by"]), [0, 0])
+        found[each["operation"], each["by"]] = [calls + each["calls"], size + each["calls"] * each["bytes"]]
+    return [(name, str(calls), f"{size / calls / 1e3:.1f} kB", by) for (name, by), (calls, size) in found.items()]
+
+
+def _collectives(result: dict[str, Any]) -> Table:
+    table = Table(title="collectives of the last steps", title_justify="left")
+    for heading in ("operation", "calls", "mean size", "by"):
+        table.add_column(heading, justify="right" if heading in ("calls", "mean size") else "left")
+    for row in collectives(result):
+        table.add_row(*row)
     return table
 
 
@@ -104,7 +131,8 @@ def _links(result: dict[str, Any]) -> Table:
         ratio = f"{count['netsum'] / count['ring']:.2f}" if count["ring"] else "-"
         table.add_row(name, megabytes(count["netsum"]), megabytes(count["ring"]), ratio)
     table.caption = (
-        f"and {megabytes(result['host_path_bytes'])} between hosts: start, small messages, and while trees were away"
+        f"and {megabytes(result['host_path_bytes'])} between hosts, which no switch counts: the start, what hosts do "
+        "according to the table above, and sums while trees were away"
     )
     return table
 

@@ -1,13 +1,12 @@
 """The training script of the demo; torchrun starts it once per worker.
 
-    train.py BACKEND OUT --epochs N --seed S
+    train.py BACKEND OUT --workload W --epochs N --seed S
 
 Writes to the folder OUT: `events.jsonl` (rank 0: one line per step and epoch) and `rank-R.json` (each rank: a digest of
 its final parameters, its control sums, the counters of its group). The folder must exist.
 """
 
 import argparse
-import hashlib
 import json
 import time
 from io import TextIOWrapper
@@ -16,33 +15,23 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from netsum import private
 from netsum.demo import control_sum
-from netsum.demo.model import digits, lenet5
+from netsum.demo.paths import collectives
+from netsum.demo.task import Task
+from netsum.demo.workloads import WORKLOADS
 from netsum.reports import GroupStats
-
-BATCH = 16
-"""Images per worker and step."""
-LEARNING_RATE = 0.05
-MOMENTUM = 0.9
 
 
 class Training:
     """One rank's part of the training."""
 
-    def __init__(self, out: Path, seed: int, epochs: int) -> None:
+    def __init__(self, task: Task, out: Path, epochs: int) -> None:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
-        self.seed, self.epochs = seed, epochs
-        self.images, self.labels, self.test_images, self.test_labels = digits(seed)
-        torch.manual_seed(seed)
-        self.model = DistributedDataParallel(lenet5())
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-        # The learning rate decays, so that the final accuracy is stable.
-        total = epochs * self.steps_per_epoch()
-        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, total)
+        self.task, self.epochs = task, epochs
+        # The learning rate decays, so that the final score is stable.
+        self.schedule = torch.optim.lr_scheduler.CosineAnnealingLR(task.optimizer, epochs * task.steps_per_epoch)
         self.out = out
         self.events: TextIOWrapper | None = None
         if self.rank == 0:
@@ -51,35 +40,30 @@ class Training:
         self.wrong_elements = 0
 
     def run(self) -> None:
-        steps = self.steps_per_epoch()
-        parameters = sum(p.numel() for p in self.model.parameters())
+        task = self.task
         self.emit(
-            "start", epochs=self.epochs, steps=self.epochs * steps, ranks=self.size, parameters=parameters, batch=BATCH
+            "start",
+            epochs=self.epochs,
+            steps=self.epochs * task.steps_per_epoch,
+            ranks=self.size,
+            parameters=sum(p.numel() for p in task.model.parameters()),
+            batch=task.batch,
+            ring_bytes=task.ring_bytes(),
         )
         for epoch in range(self.epochs):
             began = time.monotonic()
-            loss = self.train_epoch(epoch)
+            loss = sum(self.train_step(epoch, number) for number in range(task.steps_per_epoch)) / task.steps_per_epoch
             seconds = time.monotonic() - began
-            images = steps * BATCH * self.size
-            self.emit("epoch", epoch=epoch, loss=loss, accuracy=self.accuracy(), images_per_s=images / seconds)
+            samples = task.steps_per_epoch * task.batch * self.size
+            self.emit("epoch", epoch=epoch, loss=loss, score=task.score(), samples_per_s=samples / seconds)
         self.finish()
 
-    def train_epoch(self, epoch: int) -> float:
-        """One pass over the training images; returns the mean loss of this rank."""
-        order = torch.randperm(len(self.labels), generator=torch.Generator().manual_seed(self.seed + epoch))
-        total = 0.0
-        steps = self.steps_per_epoch()
-        for i in range(steps):
-            first = (i * self.size + self.rank) * BATCH
-            total += self.train_step(order[first : first + BATCH])
-        return total / steps
-
-    def train_step(self, chosen: torch.Tensor) -> float:
+    def train_step(self, epoch: int, number: int) -> float:
         began = time.monotonic()
-        self.optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(self.model(self.images[chosen]), self.labels[chosen])
+        self.task.optimizer.zero_grad()
+        loss = self.task.loss(epoch, number)
         loss.backward()
-        self.optimizer.step()
+        self.task.optimizer.step()
         self.schedule.step()
         trained = time.monotonic()
         self.wrong_elements += control_sum.check(self.rank, self.size, self.step)
@@ -88,60 +72,57 @@ class Training:
         found: float = loss.item()
         return found
 
-    def accuracy(self) -> float:
-        """Share of the test images that are classified correctly. All ranks have the same model."""
-        with torch.no_grad():
-            guesses = self.model.module(self.test_images).argmax(dim=1)
-        return float((guesses == self.test_labels).float().mean())
-
     def finish(self) -> None:
+        netsum = dist.get_backend() == "netsum"
+        # Before other operations push those of the training out of the recorder.
+        ways = collectives() if netsum else None
         record = {
             "rank": self.rank,
-            "digest": digest(self.model.module),
+            "digest": self.task.digest(),
             "control_sums": self.step,
             "wrong_elements": self.wrong_elements,
-            "accuracy": self.accuracy(),
-            "stats": group_stats(),
+            "score": self.task.score(),
+            "collectives": ways,
+            "stats": group_stats() if netsum else None,
         }
         private.write_text(self.out / f"rank-{self.rank}.json", json.dumps(record))
         dist.barrier()
         self.emit("end")
-
-    def steps_per_epoch(self) -> int:
-        found: int = len(self.labels) // (BATCH * self.size)
-        return found
 
     def emit(self, event: str, **fields: Any) -> None:
         if self.events:
             self.events.write(json.dumps({"event": event, "at_unix_s": time.time(), **fields}) + "\n")
 
 
-def digest(model: nn.Module) -> str:
-    """SHA-256 over the bits of all parameters."""
-    sha = hashlib.sha256()
-    for parameter in model.parameters():
-        sha.update(parameter.detach().contiguous().numpy().tobytes())
-    return sha.hexdigest()
-
-
-def group_stats() -> GroupStats | None:
-    if dist.get_backend() != "netsum":
-        return None
+def group_stats() -> GroupStats:
     from netsum.torch import stats
 
     return stats()
+
+
+def make(workload: str, seed: int) -> Task:
+    """The task of that name. Loads what it needs only."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if workload == "digits":
+        from netsum.demo.digits import Digits
+
+        return Digits(seed, rank, size)
+    from netsum.demo.characters import Characters
+
+    return Characters(seed, rank, size)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("backend")
     parser.add_argument("out", type=Path)
+    parser.add_argument("--workload", required=True, choices=list(WORKLOADS))
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group(arguments.backend)
-    Training(arguments.out, arguments.seed, arguments.epochs).run()
+    Training(make(arguments.workload, arguments.seed), arguments.out, arguments.epochs).run()
     dist.destroy_process_group()
 
 
