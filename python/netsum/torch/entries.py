@@ -44,6 +44,15 @@ _OPERATIONS = {
     "recv_anysource": ("recvAnySource", 0, None),
 }
 
+# Names of torch before 2.14, by which some callers still call, and the present ones.
+_RENAMED = {
+    "_reduce_scatter_base": "reduce_scatter_single",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
+    "_allgather_base": "all_gather_single",
+    "allgather_into_tensor_coalesced": "all_gather_single_coalesced",
+    "alltoall_base": "all_to_all_single",
+}
+
 # When a model is compiled, torch tries to compile all Python code it meets, also netsum's when C++ (DDP) calls it, and
 # fails on it. The functions called by an entry are excluded with it. `torch.compiler.disable` would add a cost per
 # call, and seconds to the import.
@@ -61,20 +70,44 @@ def with_entries(shape: type) -> type:
     base = next(parent for parent in shape.__mro__ if parent in (c10d.Backend, c10d.ProcessGroup))
     for name, (title, inputs, options) in _OPERATIONS.items():
         full, short = getattr(shape, name), getattr(base, name, None)
-        setattr(shape, name, _entry(full, short, options, title, inputs))
+        bypasses = base is c10d.ProcessGroup and options is not None and inputs is not None
+        seen = _dispatched(base, _RENAMED.get(name, name)) if bypasses else None
+        setattr(shape, name, _entry(full, short, seen, options, title, inputs))
     return shape
 
 
+def _dispatched(base: type, name: str) -> Callable[..., Any]:
+    """The C++ base's operation: through torch's dispatcher to the group's backend."""
+    operation = getattr(base, name)
+
+    def call(self: Any, *arguments: Any) -> Any:
+        return operation(self, *arguments)
+
+    # pybind11 calls the base, and not the override again, from a frame of the operation's name.
+    call.__code__ = call.__code__.replace(co_name=name)
+    _set_strategy(call.__code__, _NOT_COMPILED)
+    return call
+
+
 def _entry(
-    full: Callable[..., Any], short: Callable[..., Any] | None, options: type | None, title: str, inputs: int | None
+    full: Callable[..., Any],
+    short: Callable[..., Any] | None,
+    seen: Callable[..., Any] | None,
+    options: type | None,
+    title: str,
+    inputs: int | None,
 ) -> Callable[..., Any]:
     profiling = torch.autograd._profiler_enabled
+    modes = torch._C._len_torch_dispatch_stack
 
     # Must not have the operation's name: pybind11 takes a frame of that name for the override that calls its base.
     def entry(self: Any, *arguments: Any, **named: Any) -> Any:
         if options is not None and (named or not arguments or type(arguments[-1]) is not options):
             assert short is not None, "an operation with options overrides one of its base"
             return short(self, *arguments, **named)
+        if seen is not None and modes() > 0:
+            # Somebody watches operations, as CommDebugMode does, or runs them on tensors without memory.
+            return seen(self, *arguments)
         if profiling():
             tensors = _flatten(arguments[inputs]) if inputs is not None else []
             return _recorded(full, f"{event_prefix}:{title}", tensors, options, self, arguments)

@@ -1,10 +1,13 @@
 """How torch finds the backend, which interface it gets, and the errors of incorrect use."""
 
+import contextlib
 import os
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor.debug import CommDebugMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import netsum
 
@@ -133,3 +136,50 @@ def test_torch_debug_mode_finds_a_mismatch(ranks):
         os._exit(0)
 
     ranks(body, TORCH_DISTRIBUTED_DEBUG="DETAIL")
+
+
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+def test_modes_of_torch_see_every_collective(ranks, shape):
+    """CommDebugMode counts what passes torch's dispatcher, which a whole process group of netsum otherwise bypasses."""
+    calls = {
+        "allreduce_": lambda x, parts: dist.all_reduce(x),
+        "allreduce_coalesced_": lambda x, parts: dist.all_reduce_coalesced([x, x + 1]),
+        "reduce_": lambda x, parts: dist.reduce(x, 0),
+        "broadcast_": lambda x, parts: dist.broadcast(x, 1),
+        "allgather_": lambda x, parts: dist.all_gather(parts, x[:2]),
+        "_allgather_base_": lambda x, parts: dist.all_gather_into_tensor(x, x[:2].clone()),
+        "reduce_scatter_": lambda x, parts: dist.reduce_scatter(x[:2], [each.clone() for each in parts]),
+        "_reduce_scatter_base_": lambda x, parts: dist.reduce_scatter_tensor(x[:2].clone(), x),
+        "gather_": lambda x, parts: dist.gather(x[:2], parts if dist.get_rank() == 0 else None),
+        "scatter_": lambda x, parts: dist.scatter(x[:2], parts if dist.get_rank() == 0 else None),
+        "alltoall_": lambda x, parts: dist.all_to_all([x[:2].clone(), x[2:].clone()], list(parts)),
+        "alltoall_base_": lambda x, parts: dist.all_to_all_single(x.clone(), x),
+    }
+
+    class Names(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = []
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            if function.namespace == "c10d":
+                self.seen.append(function._schema.name.removeprefix("c10d::"))
+            return function(*args, **(kwargs or {}))
+
+    def body(rank, size):
+        for name, call in calls.items():
+            found = []
+            for mode in (contextlib.nullcontext(), Names()):
+                x = torch.arange(4.0) + 10 * rank
+                parts = [x[:2].clone(), x[2:].clone()]
+                with mode:
+                    call(x, parts)
+                found.append(torch.cat([x, *parts]))
+            assert mode.seen == [name], (name, mode.seen)
+            assert torch.equal(*found), name
+        with CommDebugMode() as debug:
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            work.wait()
+        assert debug.get_total_counts() == 1
+
+    ranks(body, NETSUM_TORCH_SHAPE=shape)
