@@ -133,10 +133,11 @@ dist: ## the daemons as static binaries that run on any Linux of this processor,
 	@mkdir -p out/dist && cp target/dist/$(TARGET)/release/netsum-controller target/dist/$(TARGET)/release/netsum-switch out/dist/
 	@ls -l out/dist
 
-test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks; some minutes
+test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks, and its tests of FSDP2 and DTensor (PYTORCH=a clone of it); half an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 2
 	$(BIN)/python tests/peers/torch_distributed.py --ranks 3
+	$(BIN)/python tests/peers/torch_sharded.py $(if $(PYTORCH),--source $(PYTORCH))
 
 test-peers-elastic: build $(STAMPS)/torch ## PyTorch's fault-tolerance tests (PYTORCH=a clone of it, or the file) and torchft's process-group tests
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt

@@ -105,8 +105,8 @@ def _entry(
         if options is not None and (named or not arguments or type(arguments[-1]) is not options):
             assert short is not None, "an operation with options overrides one of its base"
             return short(self, *arguments, **named)
-        if seen is not None and modes() > 0:
-            # Somebody watches operations, as CommDebugMode does, or runs them on tensors without memory.
+        if seen is not None and (modes() > 0 or _dispatches(arguments[0]) or _dispatches(arguments[inputs])):
+            # Somebody watches operations, as CommDebugMode does, or tensors are made of others and have no memory.
             return seen(self, *arguments)
         if profiling():
             tensors = _flatten(arguments[inputs]) if inputs is not None else []
@@ -144,6 +144,18 @@ def _recorded(
     # On a separate thread, so that operations that completed within the call are shown like the others.
     when_all_done(work._parts, lambda: threading.Thread(target=close, name="netsum-profiled", daemon=True).start())
     return work
+
+
+def _dispatches(tensors: Any) -> bool:
+    """Whether the first of these tensors is of a class that does operations in its own way."""
+    while type(tensors) in (list, tuple):
+        if not tensors:
+            return False
+        tensors = tensors[0]
+    return getattr(type(tensors), "__torch_dispatch__", _NO_DISPATCH) is not _NO_DISPATCH
+
+
+_NO_DISPATCH = torch.Tensor.__torch_dispatch__
 
 
 def _flatten(tensors: Any) -> list[torch.Tensor]:

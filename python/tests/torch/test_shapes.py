@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor.debug import CommDebugMode
+from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import netsum
@@ -181,5 +182,20 @@ def test_modes_of_torch_see_every_collective(ranks, shape):
             work = dist.all_reduce(torch.ones(3), async_op=True)
             work.wait()
         assert debug.get_total_counts() == 1
+
+    ranks(body, NETSUM_TORCH_SHAPE=shape)
+
+
+@pytest.mark.parametrize("shape", ["auto", "backend"])
+def test_a_tensor_that_consists_of_others_takes_part(ranks, shape):
+    """It has no memory of its own: the collective runs for each of the tensors within."""
+
+    def body(rank, size):
+        def pair(value):
+            return TwoTensor(torch.tensor([value]), torch.tensor([10 * value]))
+
+        found = pair(0.0)
+        dist.scatter(found, [pair(4.0), pair(5.0)] if rank == 0 else None)
+        assert (found.a.item(), found.b.item()) == (4.0 + rank, 40.0 + 10 * rank)
 
     ranks(body, NETSUM_TORCH_SHAPE=shape)
