@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
+	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
 # Both wait more than they compute, so `make test` runs them at the same time, and prints each suite as it ends.
@@ -173,6 +174,9 @@ setup-wireshark: ## tshark and dumpcap, from apt if this is root; without them t
 setup-metrics: ## Prometheus and promtool, from apt if this is root; without them tests of metrics, alerts and dashboards are left out
 	@command -v promtool >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends prometheus >/dev/null; } || \
 	{ echo "prometheus is missing: install it with your system's packages"; exit 1; }
+
+setup-nccl: $(STAMPS)/tools ## NCCL's newest library and header, and its Python bindings: 0.3 GB from PyPI, for tests that are skipped without
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/nccl -r requirements-nccl.txt
 
 setup-xdp: ## the tools of the in-kernel switch, from apt if this is root; what is built afterwards has it
 	@command -v clang >/dev/null && test -e /usr/include/bpf/bpf_helpers.h && test -e /usr/include/libelf.h || \

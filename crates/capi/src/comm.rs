@@ -1,14 +1,18 @@
-//! Communicators: a netsum group behind each handle, and how they are created.
+//! Communicators: a netsum group behind each handle, what may be done with it, and how it is created.
 
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use netsum_collective::{Buffer, Group, GroupConfig, Options};
-use netsum_nccl_core::{Failure, MeetingPlace, Settings};
+use netsum_collective::{Buffer, Group};
+use netsum_nccl_core::{Failure, MeetingPlace, PLACE_BYTES, Reservation, Settings};
 use parking_lot::Mutex;
+
+use crate::config::CommConfig;
+use crate::signals::Signals;
+use crate::windows::Windows;
 
 /// A rank of a group.
 pub(crate) struct Comm {
@@ -18,8 +22,21 @@ pub(crate) struct Comm {
     /// Its index among the ranks that one process created at once; else 0.
     pub(crate) device: c_int,
     pub(crate) timeout: Duration,
-    name: String,
-    splits: AtomicU64,
+    pub(crate) name: String,
+    pub(crate) config: CommConfig,
+    /// Communicators that were made from this one.
+    pub(crate) made: AtomicU64,
+    /// Whether `ncclCommRevoke` was called.
+    revoked: AtomicBool,
+    /// Whether it is between `ncclCommSuspend` and `ncclCommResume`.
+    suspended: AtomicBool,
+    /// Whether an id of `ncclCommGetUniqueId` waits for `ncclCommGrow`.
+    pub(crate) growing: AtomicBool,
+    pub(crate) windows: Windows,
+    pub(crate) signals: Signals,
+    /// Where ranks can meet at each rank when the group cannot be used any more; this rank's own port is reserved.
+    pub(crate) places: Vec<MeetingPlace>,
+    pub(crate) reserved: Reservation,
 }
 
 /// A caller's handle: a number that looks like a pointer and is never dereferenced, so that an invalid one is an error.
@@ -29,9 +46,14 @@ static KNOWN: Mutex<Option<HashMap<Handle, Arc<Comm>>>> = Mutex::new(None);
 /// Above 0, which is NULL.
 static NEXT: AtomicUsize = AtomicUsize::new(1);
 
+/// A number for a handle that no other handle of the process has.
+pub(crate) fn number() -> Handle {
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
 /// Stores a communicator; returns its handle.
 pub(crate) fn keep(comm: Comm) -> Handle {
-    let handle = NEXT.fetch_add(1, Ordering::Relaxed);
+    let handle = number();
     KNOWN.lock().get_or_insert_default().insert(handle, Arc::new(comm));
     handle
 }
@@ -40,6 +62,20 @@ pub(crate) fn keep(comm: Comm) -> Handle {
 pub(crate) fn known(handle: Handle) -> Result<Arc<Comm>, Failure> {
     let found = KNOWN.lock().get_or_insert_default().get(&handle).cloned();
     found.ok_or_else(|| Failure::argument("the communicator is NULL, or was destroyed"))
+}
+
+/// The communicator of a handle, which can be used for operations.
+pub(crate) fn usable(handle: Handle) -> Result<Arc<Comm>, Failure> {
+    let comm = known(handle)?;
+    if comm.is_revoked() {
+        return Err(Failure::usage(
+            "the communicator was revoked: it can be split, shrunk or destroyed",
+        ));
+    }
+    if comm.suspended.load(Ordering::Relaxed) {
+        return Err(Failure::usage("the communicator is suspended: call ncclCommResume"));
+    }
+    Ok(comm)
 }
 
 /// Removes a handle; returns its communicator.
@@ -51,15 +87,15 @@ pub(crate) fn forget(handle: Handle) -> Result<Arc<Comm>, Failure> {
 /// Meets the other ranks and connects.
 pub(crate) fn connect(
     place: &MeetingPlace,
-    rank: c_int,
-    size: c_int,
+    (rank, size): (c_int, c_int),
     device: c_int,
+    config: CommConfig,
 ) -> Result<Comm, Failure> {
     let (rank, size) = ranks(rank, size)?;
-    let settings = Settings::from_environment()?;
+    let settings = config.apply(Settings::from_environment()?);
     let timeout = settings.timeout;
     let (group, name) = place.join((rank, size), settings)?;
-    Ok(Comm { group, rank, size, device, timeout, name, splits: AtomicU64::new(0) })
+    Comm::new(group, name, (rank, size), (device, timeout, config), place)
 }
 
 fn ranks(rank: c_int, size: c_int) -> Result<(u32, u32), Failure> {
@@ -70,73 +106,64 @@ fn ranks(rank: c_int, size: c_int) -> Result<(u32, u32), Failure> {
 }
 
 impl Comm {
-    /// A communicator of the ranks with the same `color`, ordered by `key` and rank, over the host path; `None` for a
-    /// negative color. All ranks must call it.
-    pub(crate) fn split(&self, color: c_int, key: c_int) -> Result<Option<Comm>, Failure> {
-        let number = self.splits.fetch_add(1, Ordering::Relaxed);
-        let mine = [color.to_le_bytes(), key.to_le_bytes()].concat();
-        let wishes = self.exchange(&mine)?;
-        let mut members: Vec<(i32, u32)> = Vec::new();
-        for (rank, wish) in (0..).zip(&wishes) {
-            let (Some(&theirs), Some(&key)) = (wish.first_chunk::<4>(), wish.last_chunk::<4>())
-            else {
-                return Err(Failure::usage(format!("rank {rank} sent no color")));
-            };
-            if i32::from_le_bytes(theirs) == color {
-                members.push((i32::from_le_bytes(key), rank));
-            }
-        }
-        members.sort_unstable();
-        if color < 0 {
-            self.exchange(&[])?;
-            return Ok(None);
-        }
-        let place = members.iter().position(|&(_, rank)| rank == self.rank);
-        let rank = place.map_or(0, |at| at as u32);
-        let size = members.len() as u32;
-        let settings = Settings::from_environment()?;
-        let name = format!("{}/{number}/{color}", self.name);
-        let config = GroupConfig {
+    /// A communicator of a connected group; the ranks tell each other where they can meet later on. `met`: a place that
+    /// this machine reaches.
+    pub(crate) fn new(
+        group: Group,
+        name: String,
+        (rank, size): (u32, u32),
+        (device, timeout, config): (c_int, Duration, CommConfig),
+        met: &MeetingPlace,
+    ) -> Result<Comm, Failure> {
+        let reserved = MeetingPlace::reserve(met, &Settings::from_environment()?)?;
+        let mut told: Vec<Buffer> =
+            (0..size).map(|_| Buffer::from_vec(vec![0; PLACE_BYTES])).collect();
+        let own = Buffer::from_vec(reserved.place().to_bytes().to_vec());
+        group
+            .allgather(told.iter_mut().map(Buffer::lend_all).collect(), own, timeout)
+            .wait(None)?;
+        let place = |(rank, told): (usize, &Buffer)| {
+            let mut bytes = [0; PLACE_BYTES];
+            told.read(0, &mut bytes);
+            MeetingPlace::from_bytes(&bytes)
+                .ok_or_else(|| Failure::usage(format!("rank {rank} sent no place to meet")))
+        };
+        let places = told.iter().enumerate().map(place).collect::<Result<_, Failure>>()?;
+        Ok(Comm {
+            group,
             rank,
             size,
-            name: name.clone(),
-            controller: None,
-            host: settings.host,
-            timeout: self.timeout,
-            options: Options {
-                rendezvous: settings.options.rendezvous.clone(),
-                ..settings.options
-            },
-            plan: None,
-        };
-        let group = Group::new(config)?;
-        let addresses = self.exchange(&group.address())?;
-        let theirs: Vec<Vec<u8>> =
-            members.iter().map(|&(_, rank)| addresses[rank as usize].clone()).collect();
-        group.connect(&theirs)?;
-        let device = self.device;
-        let timeout = self.timeout;
-        Ok(Some(Comm { group, rank, size, device, timeout, name, splits: AtomicU64::new(0) }))
+            device,
+            timeout,
+            name,
+            config,
+            made: AtomicU64::new(0),
+            revoked: AtomicBool::new(false),
+            suspended: AtomicBool::new(false),
+            growing: AtomicBool::new(false),
+            windows: Windows::default(),
+            signals: Signals::default(),
+            places,
+            reserved,
+        })
     }
 
-    /// All ranks' bytes, by rank.
-    fn exchange(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
-        let empty = |len| Buffer::from_vec(vec![0; len]);
-        let lent = |buffers: &mut [Buffer]| buffers.iter_mut().map(Buffer::lend_all).collect();
-        let mut lengths: Vec<Buffer> = (0..self.size).map(|_| empty(8)).collect();
-        let length = (own.len() as u64).to_le_bytes().to_vec();
-        let gathered =
-            self.group.allgather(lent(&mut lengths), Buffer::from_vec(length), self.timeout);
-        gathered.wait(None)?;
-        let mut outs = Vec::new();
-        for length in &lengths {
-            let mut bytes = [0; 8];
-            length.read(0, &mut bytes);
-            outs.push(empty(u64::from_le_bytes(bytes) as usize));
-        }
-        let gathered =
-            self.group.allgather(lent(&mut outs), Buffer::from_vec(own.to_vec()), self.timeout);
-        gathered.wait(None)?;
-        Ok(outs.iter().map(|out| out.slice(0..out.len()).to_vec()).collect())
+    pub(crate) fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::Relaxed)
+    }
+
+    /// Ends all operations, here and at the other ranks. What is left is to make other communicators from this one.
+    pub(crate) fn revoke(&self) {
+        self.revoked.store(true, Ordering::Relaxed);
+        self.group.abort(&format!("rank {} called ncclCommRevoke", self.rank));
+    }
+
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed)
+    }
+
+    /// Suspends or resumes; false if it was so already.
+    pub(crate) fn suspend(&self, suspended: bool) -> bool {
+        self.suspended.swap(suspended, Ordering::Relaxed) != suspended
     }
 }

@@ -1,5 +1,7 @@
 //! Memory of C callers.
 
+use std::ffi::{CStr, c_char};
+
 use netsum_collective::Buffer;
 use netsum_nccl_core::Failure;
 
@@ -48,4 +50,42 @@ pub(crate) fn read(pointer: *const u8, len: usize, name: &str) -> Result<Vec<u8>
     }
     // SAFETY: not NULL; by the interface it points to that many bytes, which no thread changes during the call.
     Ok(unsafe { std::slice::from_raw_parts(pointer, len) }.to_vec())
+}
+
+/// A C string of the caller. Refuses NULL.
+pub(crate) fn read_text(pointer: *const c_char, name: &str) -> Result<String, Failure> {
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: not NULL; by the interface it is a C string that no thread changes during the call.
+    Ok(unsafe { CStr::from_ptr(pointer) }.to_string_lossy().into_owned())
+}
+
+/// Copies bytes to the caller's memory, which has room for them. Refuses NULL.
+pub(crate) fn write_bytes(pointer: *mut u8, bytes: &[u8], name: &str) -> Result<(), Failure> {
+    if pointer.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: not NULL; by the interface the caller's memory has room, and no other thread uses it during the call.
+    unsafe { pointer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    Ok(())
+}
+
+/// Where a caller wants a handle that exists later, when the call or its group ends.
+pub(crate) struct Location(*mut usize);
+
+// SAFETY: NCCL's contract leaves the location to the library until the call or the group has ended, and only the thread
+// that makes what the handle is of writes to it.
+unsafe impl Send for Location {}
+
+impl Location {
+    /// The caller of this has written to the location before, so it is not NULL.
+    pub(crate) fn new(location: *mut usize) -> Location {
+        Location(location)
+    }
+
+    pub(crate) fn set(&self, handle: usize) {
+        // SAFETY: as above.
+        unsafe { self.0.write(handle) };
+    }
 }

@@ -1,55 +1,75 @@
-//! The C interface, called between processes by a C program that the machine's compiler has built.
+//! The C interface, called between processes by C programs that the machine's compiler has built.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-/// The C program, built once for all tests.
-fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let built = std::env::current_exe().unwrap();
-        // The library is in the same folder as the test programs.
-        let libraries = built.parent().unwrap();
-        assert!(
-            libraries.join("libnetsum_nccl.so").exists(),
-            "no library in {}",
-            libraries.display()
-        );
-        let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("nccl_program");
-        let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
-        let compiled = Command::new(&compiler)
-            .args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1"])
-            .args(["-Wno-unused-but-set-variable", "-I"])
-            .arg(here.join("include"))
-            .arg(here.join("tests/program.c"))
-            .arg("-o")
-            .arg(&out)
-            .arg("-L")
-            .arg(libraries)
-            .args(["-lnetsum_nccl", "-lm"])
-            .arg(format!("-Wl,-rpath,{}", libraries.display()))
-            .output()
-            .unwrap_or_else(|error| panic!("{compiler}: {error}"));
-        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-        out
-    })
+/// A C program of `tests`, built once for all its tests.
+struct Program {
+    name: &'static str,
+    built: OnceLock<PathBuf>,
 }
 
-fn start(rank: u32, ranks: u32, id: &Path, what: &str) -> Child {
-    let mut command = Command::new(program());
-    command.args([rank.to_string(), ranks.to_string()]).arg(id).arg(what);
-    command.env_remove("NETSUM_CONTROLLER").env("NETSUM_TIMEOUT_S", "60");
-    command.stderr(Stdio::piped()).spawn().unwrap()
+/// Operations and messages.
+static PROGRAM: Program = Program::new("program");
+/// Communicators made from others, windows, parameters.
+static CHANGES: Program = Program::new("changes");
+
+impl Program {
+    const fn new(name: &'static str) -> Program {
+        Program { name, built: OnceLock::new() }
+    }
+
+    fn path(&self) -> &Path {
+        self.built.get_or_init(|| {
+            let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+            let built = std::env::current_exe().unwrap();
+            // The library is in the same folder as the test programs.
+            let libraries = built.parent().unwrap();
+            assert!(
+                libraries.join("libnetsum_nccl.so").exists(),
+                "no library in {}",
+                libraries.display()
+            );
+            let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("nccl_{}", self.name));
+            let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+            let compiled = Command::new(&compiler)
+                .args(["-std=c11", "-D_DEFAULT_SOURCE", "-Wall", "-Wextra", "-Werror", "-O1"])
+                .args(["-Wno-unused-but-set-variable", "-Wno-unused-function", "-I"])
+                .arg(here.join("include"))
+                .arg(here.join(format!("tests/{}.c", self.name)))
+                .arg("-o")
+                .arg(&out)
+                .arg("-L")
+                .arg(libraries)
+                .args(["-lnetsum_nccl", "-lm"])
+                .arg(format!("-Wl,-rpath,{}", libraries.display()))
+                .output()
+                .unwrap_or_else(|error| panic!("{compiler}: {error}"));
+            assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+            out
+        })
+    }
+
+    fn start(&self, (rank, ranks): (u32, u32), id: &Path, what: &str) -> Child {
+        let mut command = Command::new(self.path());
+        command.args([rank.to_string(), ranks.to_string()]).arg(id).arg(what);
+        command.env_remove("NETSUM_CONTROLLER").env("NETSUM_TIMEOUT_S", "60");
+        command.stderr(Stdio::piped()).spawn().unwrap()
+    }
 }
 
 /// Checks that all ranks succeed.
 fn run(what: &str, ranks: u32) {
+    run_of(&PROGRAM, what, ranks);
+}
+
+fn run_of(program: &Program, what: &str, ranks: u32) {
     let id = Path::new(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("{what}-{ranks}-{}", std::process::id()));
     let _ = std::fs::remove_file(&id);
-    let children: Vec<Child> = (0..ranks).map(|rank| start(rank, ranks, &id, what)).collect();
+    let start = |rank| program.start((rank, ranks), &id, what);
+    let children: Vec<Child> = (0..ranks).map(start).collect();
     let ended: Vec<Output> =
         children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
     let _ = std::fs::remove_file(&id);
@@ -123,21 +143,44 @@ fn ranks_may_share_a_process() {
 }
 
 #[test]
-fn header_declares_all_library_symbols() {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let header = std::fs::read_to_string(here.join("include/nccl.h")).unwrap();
-    let sources: String = ["src/operations.rs", "src/communicators.rs"]
-        .map(|file| std::fs::read_to_string(here.join(file)).unwrap())
-        .concat();
-    let names = |text: &str, before: &str| {
-        let starts = text.match_indices(before).map(|(at, _)| &text[at + before.len()..]);
-        let mut names: Vec<String> =
-            starts.map(|rest| rest.split('(').next().unwrap().to_owned()).collect();
-        names.sort();
-        names
-    };
-    let mut declared = names(&header, "\nncclResult_t ");
-    declared.extend(names(&header, "\nconst char* "));
-    declared.sort();
-    assert_eq!(declared, names(&sources, "pub extern \"C\" fn "));
+fn moves_between_all_ranks_with_and_without_configuration() {
+    run_of(&CHANGES, "moves", 2);
+    run_of(&CHANGES, "moves", 3);
+}
+
+#[test]
+fn configurations_are_checked_member_by_member() {
+    run_of(&CHANGES, "configurations", 2);
+}
+
+#[test]
+fn communicators_shrink_with_and_without_their_operations() {
+    run_of(&CHANGES, "shrinks", 4);
+}
+
+#[test]
+fn revoked_communicators_split_and_shrink() {
+    run_of(&CHANGES, "revocations", 3);
+}
+
+#[test]
+fn a_communicator_grows_by_new_ranks() {
+    run_of(&CHANGES, "grows", 3);
+    run_of(&CHANGES, "grows", 4);
+}
+
+#[test]
+fn signals_bring_what_was_put_before_them() {
+    run_of(&CHANGES, "windows", 1);
+    run_of(&CHANGES, "windows", 3);
+}
+
+#[test]
+fn a_simulated_group_runs_nothing_and_takes_longer_with_more_bytes() {
+    run_of(&CHANGES, "simulations", 2);
+}
+
+#[test]
+fn parameters_memory_and_encryption() {
+    run_of(&CHANGES, "parameters", 1);
 }

@@ -13,6 +13,6 @@ pub use failure::{
     Code, Failure, INTERNAL_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, SUCCESS,
     SYSTEM_ERROR, code_of, guarded,
 };
-pub use meeting_place::{MeetingPlace, PLACE_BYTES, own_address};
+pub use meeting_place::{MeetingPlace, PLACE_BYTES, Reservation, own_address};
 pub use numbers::{Kind, Reduction, create_scaled, destroy_scaled};
-pub use settings::Settings;
+pub use settings::{SETTINGS, Settings};

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use netsum_collective::rendezvous::{self, Invitation, Meeting, TOKEN_LEN, Token};
 use netsum_collective::{Group, GroupConfig};
+use socket2::{Domain, Socket, Type};
 
 use crate::failure::{Failure, SYSTEM_ERROR};
 use crate::settings::Settings;
@@ -31,6 +32,39 @@ impl MeetingPlace {
         let meeting = Meeting::host(address, invitation, OPEN)?;
         place.at.set_port(meeting.address().port());
         Ok((place, meeting))
+    }
+
+    /// Keeps a port of this machine free for a meeting later on, at the address from which `others` are reached, or
+    /// at NETSUM_HOST's.
+    pub fn reserve(others: &MeetingPlace, settings: &Settings) -> Result<Reservation, Failure> {
+        let ip = match (&settings.host, source_towards(&others.at.to_string())) {
+            (None, Some(ip)) => ip,
+            _ => own_address(settings)?,
+        };
+        let problem = |error: std::io::Error| Failure {
+            code: SYSTEM_ERROR,
+            words: format!("cannot reserve a port of {ip}: {error}"),
+        };
+        let socket = Socket::new(Domain::for_address((ip, 0).into()), Type::STREAM, None);
+        let socket = socket.map_err(problem)?;
+        // The meeting's listener binds the same port while this socket holds it.
+        socket.set_reuse_address(true).map_err(problem)?;
+        socket.bind(&SocketAddr::new(ip, 0).into()).map_err(problem)?;
+        let at = socket.local_addr().map_err(problem)?.as_socket();
+        let at = at.ok_or_else(|| Failure::argument(format!("{ip} is no address of a network")))?;
+        Ok(Reservation { place: MeetingPlace::new(at)?, _port: socket })
+    }
+
+    /// All ranks' bytes, by rank: all ranks of a meeting call it with the same place.
+    pub fn exchange(
+        &self,
+        (rank, size): (u32, u32),
+        own: &[u8],
+        settings: &Settings,
+    ) -> Result<Vec<Vec<u8>>, Failure> {
+        let invitation = Invitation::new(self.token, settings.options.credentials.as_deref())?;
+        let at = self.at.to_string();
+        Ok(rendezvous::meet(&at, invitation, (rank, size), own, settings.timeout)?)
     }
 
     /// A place with a new token, where nobody listens yet.
@@ -60,11 +94,14 @@ impl MeetingPlace {
         (rank, size): (u32, u32),
         settings: Settings,
     ) -> Result<(Group, String), Failure> {
-        let Settings { controller, host, timeout, mut options } = settings;
+        let Settings { controller, host, timeout, mut options, label } = settings;
         let invitation = Invitation::new(self.token, options.credentials.as_deref())?;
         options.rendezvous.get_or_insert_with(|| self.at.ip().to_string());
         let name: String = self.token[..4].iter().map(|byte| format!("{byte:02x}")).collect();
-        let name = format!("nccl-{name}");
+        let name = match label {
+            Some(label) => format!("nccl-{name}-{label}"),
+            None => format!("nccl-{name}"),
+        };
         let config = GroupConfig {
             rank,
             size,
@@ -104,6 +141,26 @@ impl MeetingPlace {
         let (&len, rest) = rest.split_first()?;
         let text = std::str::from_utf8(rest.get(..usize::from(len))?).ok()?;
         Some(MeetingPlace { at: text.parse().ok()?, token: *token })
+    }
+}
+
+/// A place whose port is kept free until somebody meets there; meetings may follow each other.
+pub struct Reservation {
+    place: MeetingPlace,
+    _port: Socket,
+}
+
+impl Reservation {
+    /// The place, for the other ranks.
+    pub fn place(&self) -> &MeetingPlace {
+        &self.place
+    }
+
+    /// Opens a meeting there, until all ranks have come or it is dropped.
+    pub fn open(&self, settings: &Settings) -> Result<Meeting, Failure> {
+        let credentials = settings.options.credentials.as_deref();
+        let invitation = Invitation::new(self.place.token, credentials)?;
+        Ok(Meeting::host(self.place.at, invitation, settings.timeout)?)
     }
 }
 
@@ -171,6 +228,7 @@ mod tests {
             host: host.map(str::to_owned),
             timeout: Duration::from_secs(20),
             options: netsum_collective::Options::default(),
+            label: None,
         }
     }
 
@@ -184,6 +242,26 @@ mod tests {
         let mut long = bytes;
         long[MAGIC.len() + TOKEN_LEN] = 200;
         assert_eq!(MeetingPlace::from_bytes(&long), None);
+    }
+
+    #[test]
+    fn ranks_meet_again_and_again_at_a_reserved_port() {
+        let here = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 9);
+        let settings = || settings(None, None);
+        let others = MeetingPlace::new(here).unwrap();
+        let reserved = MeetingPlace::reserve(&others, &settings()).unwrap();
+        assert_eq!(reserved.place().at.ip(), here.ip());
+        for turn in 0..3u8 {
+            let all = std::thread::scope(|scope| {
+                let other = scope
+                    .spawn(|| reserved.place().exchange((1, 2), &[turn, 1], &settings()).unwrap());
+                let _meeting = reserved.open(&settings()).unwrap();
+                let all = reserved.place().exchange((0, 2), &[turn, 0], &settings()).unwrap();
+                assert_eq!(other.join().unwrap(), all);
+                all
+            });
+            assert_eq!(all, [[turn, 0], [turn, 1]]);
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ pub struct Kind {
     /// Netsum's type.
     pub dtype: Dtype,
     unsigned: bool,
+    /// The name of a type that is moved but not combined; its bytes are those of `dtype`.
+    moved: Option<&'static str>,
 }
 
 impl Kind {
@@ -30,9 +32,11 @@ impl Kind {
             7 => (Dtype::F32, false),
             8 => (Dtype::F64, false),
             9 => (Dtype::Bf16, false),
+            10 => return Ok(Kind { dtype: Dtype::U8, unsigned: false, moved: Some("float8e4m3") }),
+            11 => return Ok(Kind { dtype: Dtype::U8, unsigned: false, moved: Some("float8e5m2") }),
             _ => return Err(Failure::argument(format!("datatype {datatype} does not exist"))),
         };
-        Ok(Kind { dtype, unsigned })
+        Ok(Kind { dtype, unsigned, moved: None })
     }
 
     /// Bytes of `count` elements.
@@ -66,6 +70,12 @@ impl Reduction {
     /// Failures: a type or an operation that netsum does not have.
     pub fn of(op: c_int, datatype: c_int) -> Result<Reduction, Failure> {
         let kind = Kind::of(datatype)?;
+        if let Some(name) = kind.moved {
+            let words = format!(
+                "{name} is moved, not combined: neither hosts nor switches add floats of 8 bits"
+            );
+            return Err(Failure::argument(words));
+        }
         let order = if kind.unsigned { Around::Signs } else { Around::Nothing };
         let (how, around) = match op {
             0 => (Combine::Plain(ReduceOp::Sum), Around::Nothing),
@@ -199,6 +209,14 @@ mod tests {
     }
 
     #[test]
+    fn floats_of_8_bits_are_moved_and_not_combined() {
+        for (datatype, name) in [(10, "float8e4m3"), (11, "float8e5m2")] {
+            assert_eq!(Kind::of(datatype).unwrap().bytes(7).unwrap(), 7);
+            assert!(Reduction::of(0, datatype).unwrap_err().words.contains(name));
+        }
+    }
+
+    #[test]
     fn created_operations_fit_their_type_only() {
         let op = create_scaled(7, &0.5f32.to_le_bytes()).unwrap();
         assert_eq!(Reduction::of(op, 7).unwrap().how, Combine::ScaledSum(0.5));
@@ -206,7 +224,7 @@ mod tests {
         destroy_scaled(op).unwrap();
         assert!(Reduction::of(op, 7).unwrap_err().words.contains("does not exist"));
         assert!(destroy_scaled(op).is_err());
-        assert!(Kind::of(10).unwrap_err().words.contains("datatype 10 does not exist"));
+        assert!(Kind::of(12).unwrap_err().words.contains("datatype 12 does not exist"));
         assert_eq!(read(Kind::of(3).unwrap(), &u32::MAX.to_le_bytes()), f64::from(u32::MAX));
         assert_eq!(read(Kind::of(0).unwrap(), &[0xff]), -1.0);
     }

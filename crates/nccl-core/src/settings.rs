@@ -1,6 +1,7 @@
 //! NETSUM_* variables: those of `netsum.config` that apply without Python.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::time::Duration;
 
 use netsum_collective::Options;
@@ -17,6 +18,8 @@ pub struct Settings {
     pub timeout: Duration,
     /// All others.
     pub options: Options,
+    /// What the user calls the communicator; added to the group's name.
+    pub label: Option<String>,
 }
 
 impl Settings {
@@ -56,11 +59,28 @@ impl Settings {
             host: given("NETSUM_HOST"),
             timeout,
             options,
+            label: None,
         })
     }
 }
 
-const OPTIONS: [&str; 8] = [
+/// The variables that are read.
+pub const SETTINGS: [&CStr; 12] = [
+    c"NETSUM_CONTROLLER",
+    c"NETSUM_HOST",
+    c"NETSUM_TIMEOUT_S",
+    c"NETSUM_PROTOCOL",
+    c"NETSUM_TENANT",
+    c"NETSUM_SCALE",
+    c"NETSUM_MAX_TREES",
+    c"NETSUM_RELEASE_FRACTION",
+    c"NETSUM_CONGESTION",
+    c"NETSUM_MIN_BYTES",
+    c"NETSUM_CREDENTIALS",
+    c"NETSUM_RECORDER",
+];
+
+const OPTIONS: [&str; 9] = [
     "protocol",
     "tenant",
     "scale",
@@ -69,6 +89,7 @@ const OPTIONS: [&str; 8] = [
     "congestion",
     "min_bytes",
     "credentials",
+    "recorder",
 ];
 /// NCCL never times out; a program that a dead rank blocks should end at some time.
 const TIMEOUT: Duration = Duration::from_secs(1800);
@@ -79,6 +100,18 @@ mod tests {
 
     fn read(name: &'static str, value: &'static str) -> Result<Settings, Failure> {
         Settings::read(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn the_list_of_variables_is_what_is_read() {
+        let asked = std::cell::RefCell::new(std::collections::BTreeSet::new());
+        Settings::read(|name| {
+            asked.borrow_mut().insert(name.to_owned());
+            None
+        })
+        .unwrap();
+        let listed = SETTINGS.map(|name| name.to_str().unwrap().to_owned());
+        assert_eq!(asked.into_inner(), listed.into_iter().collect());
     }
 
     #[test]
