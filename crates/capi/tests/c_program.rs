@@ -159,6 +159,11 @@ fn communicators_shrink_with_and_without_their_operations() {
 }
 
 #[test]
+fn a_communicator_shrinks_after_a_rank_has_died() {
+    run_of(&CHANGES, "deaths", 3);
+}
+
+#[test]
 fn revoked_communicators_split_and_shrink() {
     run_of(&CHANGES, "revocations", 3);
 }

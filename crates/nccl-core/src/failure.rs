@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use netsum_collective::Error;
+use netsum_net::without_sigpipe;
 
 /// As `ncclResult_t`.
 pub type Code = c_int;
@@ -64,9 +65,9 @@ pub fn code_of(error: &Error) -> Code {
     }
 }
 
-/// Runs the body of a call; a panic is a failure.
+/// Runs the body of a call; a panic is a failure, and a connection that a peer has ended raises no signal.
 pub fn guarded<T>(body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
-    let outcome = catch_unwind(AssertUnwindSafe(body));
+    let outcome = catch_unwind(AssertUnwindSafe(|| without_sigpipe(body)));
     outcome.unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
         let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");

@@ -9,6 +9,7 @@
 
 pub mod accelerator;
 pub mod arena;
+mod broken_pipe;
 pub mod buffer;
 mod clock;
 mod deadline;
@@ -33,6 +34,7 @@ pub mod worker;
 #[cfg(feature = "xdp")]
 pub mod xdp;
 
+pub use broken_pipe::without_sigpipe;
 pub use buffer::{Buffer, Loan};
 pub use clock::CpuTime;
 pub use error::NetError;
