@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -115,8 +115,12 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 	done
 	@test -n "$(wildcard experiments/$(or $(FIG),*)/run.py)" || { echo "there is no experiments/$(FIG)/run.py"; exit 1; }
 
-collnet: ## NCCL's plug-in called as NCCL calls it, over real switches; SCHEDULES=n for each version of the interface
-	NETSUM_COLLNET_SCHEDULES=$(or $(SCHEDULES),100) cargo test --release --quiet --workspace $(FEATURES) --test schedules
+collnet: ## NCCL's plug-in called as NCCL calls it, over real switches; SCHEDULES=n for each version, UNDER=a command for the ranks, such as valgrind
+	NETSUM_COLLNET_SCHEDULES=$(or $(SCHEDULES),100) NETSUM_COLLNET_UNDER='$(UNDER)' cargo test --release --quiet --workspace $(FEATURES) --test schedules
+
+test-gpu: build $(STAMPS)/torch ## NCCL with the plug-in and CUDA tensors on this machine's GPU; without one, on stand-ins; says what it skipped
+	cargo build --release --quiet --workspace $(FEATURES) --lib
+	$(BIN)/python tests/gpu/run.py
 
 paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
 	$(BIN)/python experiments/paper.py

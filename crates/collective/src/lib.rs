@@ -50,7 +50,7 @@ pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp};
 pub use options::{GroupConfig, Options, Order, PROTOCOLS, congestion_rules, networks};
-pub use recorder::{Recorded, RecordedData, RecordedOperation};
+pub use recorder::{KEPT as RECORDED_MAX, Recorded, RecordedData, RecordedOperation};
 pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, TreeView};
 pub use terms::Terms;
 pub use work::Work;

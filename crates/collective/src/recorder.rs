@@ -151,8 +151,29 @@ pub(crate) trait UnrecordedOperations: Send + Sync {
 }
 
 impl Recorded {
+    /// Operations of a group that is not netsum's, but is recorded as one.
+    pub fn of_others(
+        group: String,
+        (rank, size): (u32, u32),
+        why: &str,
+        written_unix_s: f64,
+        operations: Vec<RecordedOperation>,
+    ) -> Recorded {
+        Recorded {
+            format: FORMAT,
+            group,
+            rank,
+            size,
+            place: format!("pid {}", std::process::id()),
+            why: why.to_owned(),
+            failure: None,
+            written_unix_s,
+            operations,
+        }
+    }
+
     /// Writes a dump into `folder`, readable by this user alone; returns the path of the file.
-    pub(crate) fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
+    pub fn write(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
         let group: String = self.group.chars().map(plain).collect();
         let path = folder.join(format!("netsum-{group}-rank{}.json", self.rank));
@@ -169,8 +190,8 @@ impl Recorded {
     }
 }
 
-/// Number of operations kept: several training steps, and some hundred kilobytes as JSON.
-pub(crate) const KEPT: usize = 512;
+/// Number of operations that a dump has: several training steps, and some hundred kilobytes as JSON.
+pub const KEPT: usize = 512;
 /// Version of the file format; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;
 

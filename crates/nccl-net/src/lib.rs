@@ -1,5 +1,5 @@
 //! NCCL's network plug-in, `libnccl-net-netsum.so`: sums in netsum's switches for NCCL's CollNet algorithms, and the
-//! messages of its other algorithms over TCP.
+//! messages of its other algorithms over TCP. It is NCCL's tuner, too, which says when CollNet pays, and its profiler.
 //!
 //! Owns: NCCL's plug-in structures of every version, C pointers of NCCL, the order in which NCCL's proxy threads call,
 //! messages between two ranks ([`point`]). Must not know: algorithms, packets of switches. A communicator of CollNet is
@@ -20,3 +20,6 @@ pub mod plugin;
 mod point;
 mod point_calls;
 mod pointers;
+mod profiler;
+mod profiler_calls;
+mod tuner;

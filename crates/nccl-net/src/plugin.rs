@@ -3,9 +3,14 @@
 use std::ffi::c_char;
 
 use crate::interface::{
-    CollNetV8, CollNetV9, CollNetV11, CollNetV12, NetV8, NetV9, NetV10, NetV11, NetV12,
+    CollNetV8, CollNetV9, CollNetV11, CollNetV12, NetV8, NetV9, NetV10, NetV11, NetV12, ProfilerV4,
+    ProfilerV5, TunerV3, TunerV4, TunerV5, TunerV6,
 };
-use crate::{collnet_calls as collnet, device_calls as device, point_calls as point};
+use crate::profiler_calls::{BYTE, WORD};
+use crate::{
+    collnet_calls as collnet, device_calls as device, point_calls as point,
+    profiler_calls as profiler, tuner,
+};
 
 const NAME: *const c_char = c"netsum".as_ptr();
 
@@ -100,3 +105,43 @@ collnet!(
     ncclCollNetPlugin_v12: CollNetV12, get_properties_v12, init_v11, listen_v11, iallreduce,
     make_v_device = None, finalize = device::finalize
 );
+
+macro_rules! tuner {
+    ($symbol:ident: $name:ident, $init:ident, $costs:ident $(, $field:ident = $value:expr)*) => {
+        /// When CollNet pays.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static $symbol: $name = $name {
+            name: NAME,
+            init: tuner::$init,
+            get_coll_info: tuner::$costs,
+            finalize: tuner::destroy,
+            $($field: $value,)*
+        };
+    };
+}
+
+macro_rules! profiler {
+    ($symbol:ident: $name:ident, $init:ident, $kind:expr) => {
+        /// What NCCL does when.
+        #[unsafe(no_mangle)]
+        #[allow(non_upper_case_globals)]
+        pub static $symbol: $name = $name {
+            name: NAME,
+            init: profiler::$init,
+            start_event: profiler::start::<{ $kind }>,
+            stop_event: profiler::stop,
+            record_event_state: profiler::state,
+            finalize: profiler::finalize,
+        };
+    };
+}
+
+tuner!(ncclTunerPlugin_v3: TunerV3, init, costs);
+tuner!(ncclTunerPlugin_v4: TunerV4, init, costs_v4);
+tuner!(ncclTunerPlugin_v5: TunerV5, init_v5, costs_v4);
+tuner!(ncclTunerPlugin_v6: TunerV6, init_v5, costs_v4, get_chunk_size = None);
+profiler!(ncclProfiler_v4: ProfilerV4, init_v4, BYTE);
+profiler!(ncclProfiler_v5: ProfilerV5, init, WORD);
+profiler!(ncclProfiler_v6: ProfilerV5, init, WORD);
+profiler!(ncclProfiler_v7: ProfilerV5, init, WORD);

@@ -49,7 +49,12 @@ fn parameters(kind: &str) -> Option<Vec<&'static str>> {
     let word = |kind: &String| match kind.trim() {
         "i32" => "int",
         "usize" | "u64" => "word",
-        kind if kind.starts_with("*mut ") || kind.contains("fn(") => "word",
+        kind if kind.starts_with("*mut ")
+            || kind.starts_with("*const ")
+            || kind.contains("fn(") =>
+        {
+            "word"
+        }
         other => panic!("{other} is not in layouts.txt"),
     };
     Some(parameters.iter().map(word).collect())
@@ -82,6 +87,42 @@ macro_rules! properties_lines {
             max_recvs "maxRecvs", net_device_type "netDeviceType", net_device_version "netDeviceVersion"
             $(, $field $name)*)
     };
+}
+
+macro_rules! tuner_lines {
+    ($rust:ident = $c:literal, $finalize:literal $(; $field:ident $name:literal)*) => {
+        lines!($rust = $c: name "name", init "init", get_coll_info "getCollInfo", finalize $finalize
+            $(, $field $name)*)
+    };
+}
+
+macro_rules! profiler_lines {
+    ($rust:ident = $($c:literal),+) => {
+        lines!($rust = $($c),+: name "name", init "init", start_event "startEvent", stop_event "stopEvent",
+            record_event_state "recordEventState", finalize "finalize")
+    };
+}
+
+/// What is read of an event, with the members of its kinds behind what all kinds have.
+fn event_lines(version: u32) -> Vec<String> {
+    let name = format!("ncclProfilerEventDescr_v{version}_t");
+    let base = offset_of!(Event, of);
+    let mut lines = vec![
+        line(&name, "type", offset_of!(Event, kind), "u64"),
+        line(&name, "parentObj", offset_of!(Event, parent), "usize"),
+        line(&name, "rank", offset_of!(Event, rank), "i32"),
+    ];
+    macro_rules! of {
+        ($rust:ident: $($field:ident $member:literal),+) => {
+            $(lines.push(line(&name, $member, base + offset_of!($rust, $field), ""));)+
+        };
+    }
+    of!(ProfiledCollective: sequence "coll.seqNumber", function "coll.func", send "coll.sendBuff",
+        receive "coll.recvBuff", count "coll.count", root "coll.root", datatype "coll.datatype",
+        channels "coll.nChannels", warps "coll.nWarps", algorithm "coll.algo", protocol "coll.proto");
+    of!(ProfiledMessage: function "p2p.func", memory "p2p.buff", datatype "p2p.datatype", count "p2p.count",
+        peer "p2p.peer");
+    lines
 }
 
 #[test]
@@ -124,6 +165,21 @@ fn structures_are_those_of_the_headers() {
         make_v_device "makeVDevice"; finalize "finalize"));
     ours.extend(collnet_lines!(CollNetV12 = "ncclCollNet_v12_t";
         make_v_device "makeVDevice"; finalize "finalize"));
+    ours.extend(tuner_lines!(TunerV3 = "ncclTuner_v3_t", "destroy"));
+    ours.extend(tuner_lines!(TunerV4 = "ncclTuner_v4_t", "destroy"));
+    ours.extend(tuner_lines!(TunerV5 = "ncclTuner_v5_t", "finalize"));
+    ours.extend(
+        tuner_lines!(TunerV6 = "ncclTuner_v6_t", "finalize"; get_chunk_size "getChunkSize"),
+    );
+    ours.extend(lines!(NvlinkDomains = "ncclNvlDomainInfo_v5_t": domains "nNvlDomains",
+        ranks_min "minRanksPerNvlDomain", ranks_max "maxRanksPerNvlDomain"));
+    ours.extend(profiler_lines!(ProfilerV4 = "ncclProfiler_v4_t"));
+    ours.extend(profiler_lines!(
+        ProfilerV5 = "ncclProfiler_v5_t",
+        "ncclProfiler_v6_t",
+        "ncclProfiler_v7_t"
+    ));
+    (4..=7).for_each(|version| ours.extend(event_lines(version)));
     let mut theirs: Vec<&str> = HEADERS.lines().filter(|line| !line.starts_with('#')).collect();
     ours.sort();
     theirs.sort_unstable();

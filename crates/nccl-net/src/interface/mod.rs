@@ -5,12 +5,20 @@
 
 mod collnet;
 mod net;
+mod profiler;
 mod properties;
+mod tuner;
+
+pub use tuner::{NvlinkDomains, TunerV3, TunerV4, TunerV5, TunerV6};
 
 use std::ffi::{c_char, c_int, c_ulong, c_void};
 
 pub use collnet::{CollNetV8, CollNetV9, CollNetV11, CollNetV12, PartV8, PartV9};
 pub use net::{CommAttributes, NetAttributes, NetV8, NetV9, NetV10, NetV11, NetV12};
+pub use profiler::{
+    Collective as ProfiledCollective, Event, Message as ProfiledMessage, OfKind, ProfilerV4,
+    ProfilerV5,
+};
 pub use properties::{
     PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12, VirtualDeviceV9, VirtualDeviceV12,
 };

@@ -2,7 +2,8 @@
 //! `transport/coll_net.cc` and `transport/net.cc`, with host memory, in a process per rank, over real switches.
 //!
 //! A schedule is drawn from its number: version of the interface, communicators, operations, sizes, how many run at
-//! once, delays. NETSUM_COLLNET_SCHEDULES is the number of schedules per version (`make collnet SCHEDULES=n`).
+//! once, delays. NETSUM_COLLNET_SCHEDULES is the number of schedules per version (`make collnet SCHEDULES=n`), and
+//! NETSUM_COLLNET_UNDER a command under which the ranks run (`make collnet UNDER='valgrind --tool=helgrind'`).
 
 mod api;
 mod bootstrap;
@@ -25,14 +26,25 @@ const FIRST: &str = "NETSUM_COLLNET_FIRST";
 const SCHEDULES: &str = "NETSUM_COLLNET_SCHEDULES";
 const VERSION: &str = "NETSUM_COLLNET_VERSION";
 const TASK: &str = "NETSUM_COLLNET_TASK";
+const UNDER: &str = "NETSUM_COLLNET_UNDER";
 
 /// Few in a run of all tests.
 const FEW: u64 = 4;
 
 /// A process per rank, each on a host of the fabric.
 fn ranks(fabric: &Fabric, meeting: &Bootstrap, task: &str, more: &[(&str, String)]) -> Vec<Child> {
+    let under = std::env::var(UNDER).unwrap_or_default();
     let start = |rank: usize| {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        let program = std::env::current_exe().unwrap();
+        let mut words = under.split_whitespace();
+        let mut command = match words.next() {
+            None => Command::new(program),
+            Some(first) => {
+                let mut command = Command::new(first);
+                command.args(words).arg(program);
+                command
+            }
+        };
         command.args(["--exact", "a_rank", "--ignored", "--nocapture"]);
         command.env(RANK, rank.to_string()).env(MEETING, meeting.path()).env(TASK, task);
         command
