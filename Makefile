@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs dist test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic
+.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -49,6 +49,8 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	echo "skipped: tests of the simulator's data frames, Parquet files or sweeps over Ray, or beside ns-3; make setup-sim installs what they need"
 	@command -v etcd >/dev/null || echo "skipped: the tests of several controllers; make setup-etcd installs etcd"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
+	@command -v slurmd >/dev/null || echo "skipped: tests of jobs under Slurm; make setup-slurm installs it"
+	@command -v lldpd >/dev/null || echo "skipped: tests of discovery in namespaces; make setup-discovery installs lldpd"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
 	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
@@ -59,6 +61,7 @@ test-rust:
 	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
 
 test-python:
+	$(BIN)/pytest tests/packages --ignore tests/packages/test_release.py -rs
 	$(BIN)/pytest tests/fabric -rs -m "not figures" -n $(JOBS) --dist loadfile --timeout 1800
 	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
 	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
@@ -74,8 +77,8 @@ simulate: ## the whole system on simulated time with faults from seeds; SEEDS=a.
 check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, lines and file names
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
-	$(BIN)/ruff format --check python tests bench experiments hw docs examples
-	$(BIN)/ruff check python tests bench experiments hw docs examples
+	$(BIN)/ruff format --check python tests bench experiments hw docs examples release
+	$(BIN)/ruff check python tests bench experiments hw docs examples release
 	$(BIN)/mypy --strict python/netsum $(wildcard examples)
 	$(BIN)/pytest --noconftest python/tests/test_docs.py
 
@@ -125,6 +128,9 @@ test-gpu: build $(STAMPS)/torch ## NCCL with the plug-in and CUDA tensors on thi
 paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
 	$(BIN)/python experiments/paper.py
 
+test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 50 random networks discovered; root
+	NETSUM_CLUSTER=1 $(BIN)/pytest tests/fabric/test_slurm.py tests/fabric/test_discovery.py -rs --timeout 1800
+
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800
 
@@ -133,10 +139,12 @@ docs: $(STAMPS)/docs ## the documentation site, with the API of Rust and Python,
 	$(BIN)/python docs/site/build.py --rust target/doc --out out/site
 	@echo "start at out/site/index.html"
 
-dist: ## the daemons as static binaries that run on any Linux of this processor, into out/dist
-	RUSTFLAGS="-C target-feature=+crt-static" cargo build --release --quiet --target $(TARGET) --target-dir target/dist -p netsum-control -p netsum-switch
-	@mkdir -p out/dist && cp target/dist/$(TARGET)/release/netsum-controller target/dist/$(TARGET)/release/netsum-switch out/dist/
-	@ls -l out/dist
+release: $(STAMPS)/release ## wheels, Debian packages, container images, a bill of materials, checksums, into out/release; for x86-64 and aarch64
+	$(BIN)/python release/release.py $(if $(PROCESSOR),--processor $(PROCESSOR))
+
+test-release: build $(STAMPS)/release ## what `make release` made, installed and run on clean roots (root); TWICE=1 builds it again elsewhere and compares
+	$(BIN)/pytest tests/packages -rs
+	$(if $(TWICE),$(BIN)/python release/twice.py)
 
 test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks, and its tests of FSDP2 and DTensor (PYTORCH=a clone of it); half an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
@@ -166,6 +174,22 @@ setup-etcd: ## etcd and its client, from apt if this is root; without them tests
 	@command -v etcd >/dev/null && command -v etcdctl >/dev/null || \
 	{ test $$(id -u) = 0 && apt-get install -y -q etcd-server etcd-client >/dev/null; } || \
 	{ echo "etcd or etcdctl is missing: install them with your system's packages"; exit 1; }
+
+setup-release: $(STAMPS)/release ## what `make release` needs: zig and others from PyPI, the standard libraries of the targets from rustup
+
+setup-packages: ## mmdebstrap, podman, runc and skopeo, from apt if this is root; without them no package is tried on a clean root
+	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null || \
+	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo >/dev/null; } || \
+	{ echo "mmdebstrap or podman is missing: install them with your system's packages"; exit 1; }
+
+setup-slurm: ## Slurm, its headers and munge, from apt if this is root; without them tests of jobs under Slurm are left out
+	@command -v slurmd >/dev/null && command -v munged >/dev/null && test -e /usr/include/slurm/spank.h || \
+	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends slurm-wlm libslurm-dev munge >/dev/null; } || \
+	{ echo "Slurm, libslurm-dev or munge is missing: install them with your system's packages"; exit 1; }
+
+setup-discovery: ## lldpd, from apt if this is root; without it tests of discovery are left out
+	@command -v lldpd >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q lldpd >/dev/null; } || \
+	{ echo "lldpd is missing: install it with your system's packages"; exit 1; }
 
 setup-loss: ## iptables, from apt if this is root; without it tests on the fabric lose no packets
 	@command -v iptables >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iptables >/dev/null; } || \
@@ -230,6 +254,11 @@ setup-docs: $(STAMPS)/docs ## the tools of `make docs`: mkdocs-material and mkdo
 
 $(STAMPS)/docs: requirements-docs.txt $(STAMPS)/tools
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-docs.txt
+	@touch $@
+
+$(STAMPS)/release: requirements-release.txt $(STAMPS)/tools
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-release.txt
+	rustup target add $(foreach libc,gnu musl,x86_64-unknown-linux-$(libc) aarch64-unknown-linux-$(libc))
 	@touch $@
 
 $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools

@@ -7,6 +7,7 @@
 | NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
 | NETSUM_TENANT | tenant of the job, from the fabric file | default |
+| NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | torchrun's run id, or nothing |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
 | NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
@@ -112,6 +113,12 @@ class Settings:
         The host name is dropped too, because it is defined by the fabric.
         """
         return replace(self, controller=None, host=None) if self.controller else self
+
+
+def job_name(group: str, otherwise: str = "", environment: Mapping[str, str] = os.environ) -> str:
+    """The controller's name for a group: after NETSUM_JOB, by which a scheduler finds its jobs, else `otherwise`."""
+    run = environment.get("NETSUM_JOB", "").strip() or otherwise
+    return f"{run}/{group}" if run else group
 
 
 def _read(environment: Mapping[str, str], known: dict[str, Any]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from netsum.cli import (
     doctor,
     explain,
     fabric,
+    fabric_drawing,
     job,
     metrics,
     plan,
@@ -41,6 +42,7 @@ app = typer.Typer(
     help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
 )
 app.command("demo")(demo.demo)
+fabric_drawing.register(fabric.app)
 app.add_typer(fabric.app, name="fabric")
 app.add_typer(ca.app, name="ca")
 app.add_typer(job.app, name="job")

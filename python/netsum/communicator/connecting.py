@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from netsum.communicator.communicator import Communicator
-from netsum.config import SettingError, Settings
+from netsum.config import SettingError, Settings, job_name
 from netsum.recorder import watch
 
 TIMEOUT_S = 1800.0
@@ -99,7 +99,7 @@ def connect(
     meeting = None
     if meets and at is not None and rank == 0:
         meeting = _core.Meeting(at, token, timeout_s, credentials)
-    core = _core.Group(rank, size, name, settings.controller, settings.host, timeout_s, options)
+    core = _core.Group(rank, size, job_name(name), settings.controller, settings.host, timeout_s, options)
     watch(core)
     own = bytes(core.address())
     if not meets:

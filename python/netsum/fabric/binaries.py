@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sysconfig
 from pathlib import Path
 
 import netsum
@@ -12,7 +13,7 @@ SWITCH = "netsum-switch"
 
 
 def find(name: str) -> Path:
-    """The path of a daemon: $NETSUM_BIN, the package's `bin/`, `target/release` of the checkout, then PATH.
+    """The path of a daemon: $NETSUM_BIN, `target/release` of a checkout, where pip puts programs, then PATH.
 
     Raises FabricError, which lists the locations that were tried.
     """
@@ -26,8 +27,8 @@ def find(name: str) -> Path:
         return Path(on_path)
     looked = ", ".join(str(folder) for folder in folders)
     raise FabricError(
-        f"{name} was not found in {looked} or on PATH; build it by `cargo build --release`, or set NETSUM_BIN to the "
-        f"folder that holds it"
+        f"{name} was not found in {looked} or on PATH; netsum's wheel has it, and a checkout after `make build`; "
+        f"or set NETSUM_BIN to the folder that holds it"
     )
 
 
@@ -37,6 +38,6 @@ def _folders() -> list[Path]:
     checkout = package.parents[1]
     return [
         *([Path(given)] if given else []),
-        package / "bin",
         *([checkout / "target" / "release"] if (checkout / "Cargo.toml").is_file() else []),
+        Path(sysconfig.get_path("scripts")),
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import torch.distributed as dist
 
 from netsum import _core
-from netsum.config import Settings
+from netsum.config import Settings, job_name
 from netsum.recorder import watch
 from netsum.torch.backend import ElasticProcessGroup, NetsumBackend, NetsumProcessGroup, Options
 from netsum.torch.engine import Engine
@@ -89,9 +89,7 @@ def _kept_backend(engine: Engine, options: Options) -> NetsumBackend:
 def _meet(store: Any, rank: int, size: int, timeout: timedelta, name: str, settings: Settings) -> Engine:
     """Exchange addresses through the store and connect."""
     timeout_s = timeout.total_seconds()
-    core = _core.Group(
-        rank, size, f"{_run_name()}/{name}", settings.controller, settings.host, timeout_s, settings.options
-    )
+    core = _core.Group(rank, size, _job_name(name), settings.controller, settings.host, timeout_s, settings.options)
     watch(core)
     # A store may outlive a group of the same name: the n-th creation of a group reads the n-th addresses.
     making = store.add(f"netsum/making/{rank}", 1)
@@ -107,14 +105,14 @@ def _without_members(group: dist.ProcessGroup, settings: Settings) -> Engine:
     if "plan" in settings.options:
         raise ValueError("netsum: a group with a tree plan has its members for good; leave enable_reconfigure unset")
     rank, size, timeout_s = group.group_rank, group.group_size, group.timeout.total_seconds()
-    membership = Membership(f"{_run_name()}/{group.group_id}", settings)
+    membership = Membership(_job_name(group.group_id), settings)
     core: Any = Unconfigured()
     return Engine(core, rank, size, timeout_s, group.group_id, membership)
 
 
-def _run_name() -> str:
-    """The name of the job in `netsum top`: torchrun's run id if there is one."""
-    return os.environ.get("TORCHELASTIC_RUN_ID") or "torch"
+def _job_name(group: str) -> str:
+    """The name of a group's job in `netsum top`: after a scheduler's or torchrun's id, if there is one."""
+    return job_name(group, os.environ.get("TORCHELASTIC_RUN_ID") or "torch")
 
 
 def _wait_for_all(store: Any, keys: list[str], timeout: timedelta) -> None:

@@ -1,0 +1,51 @@
+"""Builds the release again, from a copy of its sources in another folder, and compares the checksums.
+
+The copy shares nothing with this checkout but cargo's downloads. Run by `make test-release TWICE=1`.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from build import ROOT
+
+
+def main() -> None:
+    first = ROOT / "out/release/SHA256SUMS"
+    if not first.is_file():
+        sys.exit("there is nothing to compare with: make release")
+    with tempfile.TemporaryDirectory(prefix="netsum-elsewhere-") as name:
+        copy = Path(name) / "elsewhere-of-another-length"
+        _copy_sources(copy)
+        epoch = subprocess.run(
+            ["git", "log", "-1", "--format=%ct"], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        environment = {"SOURCE_DATE_EPOCH": epoch.stdout.strip(), **os.environ}
+        command = [sys.executable, str(copy / "release/release.py"), "--out", str(Path(name) / "out")]
+        subprocess.run(command, cwd=copy, env=environment, check=True, umask=0o077)
+        again = dict(_sums(Path(name) / "out/SHA256SUMS"))
+    before = dict(_sums(first))
+    differing = sorted(file for file in before.keys() | again.keys() if before.get(file) != again.get(file))
+    if differing:
+        sys.exit(f"not reproducible: {', '.join(differing)}")
+    print(f"{len(before)} files are the same, to the bit")
+
+
+def _copy_sources(target: Path) -> None:
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, names.split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+
+
+def _sums(file: Path) -> list[list[str]]:
+    return [line.split()[::-1] for line in file.read_text().splitlines()]
+
+
+if __name__ == "__main__":
+    main()

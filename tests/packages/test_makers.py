@@ -1,0 +1,75 @@
+"""The makers of packages and images alone, with programs of this machine in place of netsum's: the same bytes twice."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import debian
+import images
+from build import PROCESSORS, PROGRAMS, Built
+
+EPOCH = 1_760_000_000
+VERSION = "9.8.7"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Built:
+    """Files that look as compiled ones do, but for their times and rights, which must not matter."""
+    folder = tmp_path / "compiled"
+    folder.mkdir()
+    for program in PROGRAMS:
+        shutil.copyfile("/bin/sh", folder / program)
+        (folder / program).chmod(0o700)
+    programs = {program: folder / program for program in PROGRAMS}
+    return Built(programs, {}, programs)
+
+
+def digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="needs dpkg-deb")
+@pytest.mark.parametrize("name", debian.PACKAGES)
+def test_a_package_is_the_same_twice(name: str, built: Built, tmp_path: Path) -> None:
+    bill = tmp_path / "netsum.cdx.json"
+    bill.write_text("{}")
+    made = []
+    for mask, folder in ((0o022, "one"), (0o077, "another-folder")):
+        (tmp_path / folder).mkdir()
+        before = os.umask(mask)
+        try:
+            package = debian.make(name, PROCESSORS["x86_64"], built, bill, VERSION, EPOCH, tmp_path / folder)
+        finally:
+            os.umask(before)
+        made.append(package)
+    assert digest(made[0]) == digest(made[1])
+    listed = subprocess.run(["dpkg-deb", "--contents", made[0]], capture_output=True, text=True, check=True).stdout
+    assert {line.split()[1] for line in listed.splitlines()} == {"root/root"}
+    rights = {line.split()[-1]: line.split()[0] for line in listed.splitlines()}
+    assert rights[f"./usr/bin/{debian.PACKAGES[name].program}"] == "-rwxr-xr-x"
+    version = ["dpkg-deb", "--field", made[0], "Package", "Version", "Architecture"]
+    fields = subprocess.run(version, capture_output=True, text=True, check=True).stdout
+    assert fields == f"Package: {name}\nVersion: {VERSION}\nArchitecture: amd64\n"
+
+
+@pytest.mark.parametrize("name", ["netsum-controller", "netsum-switch"])
+def test_an_image_is_the_same_twice_and_others_read_it(name: str, built: Built, tmp_path: Path) -> None:
+    both = {PROCESSORS["x86_64"]: built, PROCESSORS["aarch64"]: built}
+    made = []
+    for folder in ("one", "another-folder"):
+        (tmp_path / folder).mkdir()
+        made.append(images.make(name, both, VERSION, EPOCH, tmp_path / folder))
+    assert digest(made[0]) == digest(made[1])
+    if shutil.which("skopeo") is None:
+        pytest.skip("needs skopeo (make setup-packages)")
+    for processor in PROCESSORS.values():
+        inspect = ["skopeo", f"--override-arch={processor.oci}", "inspect", "--config", f"oci-archive:{made[0]}"]
+        found = json.loads(subprocess.run(inspect, capture_output=True, text=True, check=True).stdout)
+        assert found["architecture"] == processor.oci
+        assert found["config"]["Entrypoint"] == [f"/usr/bin/{name}"]
+        assert found["config"]["User"] == "65532:65532"
