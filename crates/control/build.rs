@@ -9,6 +9,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         // Keys must not appear in logs.
         .skip_debug(["netsum.control.v1.JobKey"])
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        // As on the wire: an absent field has its default.
+        .message_attribute(".", "#[serde(default)]")
         .compile_fds(files)?;
     let files = protox::compile(["netsum/store/v1/store.proto"], ["proto"])?;
     tonic_prost_build::configure().compile_fds(files)?;

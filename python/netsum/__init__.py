@@ -7,6 +7,7 @@ memory between processes (`netsum.doctor.selftest` is a small example).
 
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as _installed_version
+from typing import TYPE_CHECKING
 
 from netsum._core import (
     ControllerUnavailable,
@@ -22,6 +23,9 @@ from netsum._core import (
     stop_job,
 )
 
+if TYPE_CHECKING:
+    from netsum.diagnosis.verdict import Verdict
+
 __all__ = [
     "ControllerUnavailable",
     "Group",
@@ -34,7 +38,17 @@ __all__ = [
     "rekey_job",
     "status",
     "stop_job",
+    "why",
 ]
+
+
+def why() -> "Verdict":
+    """Why this process's job is slow or stuck, from all ranks that answer within two seconds: `fault` is "well" if
+    nothing is wrong, `words` says it in a sentence. Works on any thread while the others wait."""
+    from netsum.diagnosis.own import verdict
+
+    return verdict()
+
 
 try:
     __version__ = _installed_version("netsum")

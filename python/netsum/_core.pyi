@@ -142,6 +142,9 @@ class Group:
     def explain(self, operation: str, nbytes: int, dtype: str, op: str) -> str:
         """The algorithm of the hosts' path and the costs of all: JSON of `netsum.reports.Choice`."""
 
+    def ask(self, patience_s: float) -> str:
+        """What all ranks are doing: JSON by rank, without those that do not answer within `patience_s`."""
+
     def recorded(self, why: str = "") -> str:
         """The group and its last operations, oldest first: JSON of `netsum.reports.Recorded`; "{}" once closed."""
 
@@ -287,6 +290,22 @@ def status(controller: str, timeout_s: float, credentials: Path | None = None) -
     """The status of the controller at `controller` ("host:port"): JSON of `netsum.reports.ControllerStatus`.
 
     credentials: the folder of this process's certificates, if the controller demands one."""
+
+def stragglers(before: str, now: str, elapsed_s: float) -> str:
+    """Children of jobs' trees for which the others wait, from two results of `status`: JSON of a list of
+    `netsum.reports.Straggler`."""
+
+def ask_ranks(controller: str, job: int, patience_s: float, timeout_s: float, credentials: Path | None = None) -> str:
+    """What the ranks of a job are doing: JSON by rank, without those that do not answer within `patience_s`."""
+
+def ask_process(socket: Path, group: str, patience_s: float) -> str:
+    """What the process at a socket is doing, or, with the name of a group, all ranks of that group: JSON."""
+
+def socket_folder() -> Path:
+    """The folder of the sockets at which this user's processes answer."""
+
+def answer_stacks(socket: int) -> None:
+    """Take over a socket whose other end answers each line, a number, with a line of JSON that has it as "id"."""
 
 def stop_job(controller: str, job: int, reason: str, timeout_s: float, credentials: Path | None = None) -> None:
     """End a job of the controller at `controller` ("host:port"); its ranks are told `reason`."""

@@ -149,6 +149,38 @@ class FabricHost(TypedDict):
     address: str
 
 
+class ChildLateness(TypedDict):
+    """How late a child's fragments are, against the first of each fragment, since the lease was installed.
+
+    `histogram`: fragments by lateness, below 1,024 ns, below 4,096 ns and so on. `awaited_ns`: for how long others had
+    to wait for the child; `opening_ns`: the part of it before the child's first packet of each of `bursts`.
+    """
+
+    address: str
+    name: str
+    histogram: list[int]
+    late_ns: int
+    last: int
+    awaited_ns: int
+    bursts: int
+    opening_ns: int
+
+
+class Straggler(TypedDict):
+    """A child of a job's tree for which the others wait, between two statuses of a controller.
+
+    `slow`: "rank": it begins late. "link": what it sends comes slowly. "rack": all ranks below a switch begin late.
+    `share`: of the time during which the others had to wait for it alone.
+    """
+
+    job: int
+    tree: int
+    slow: Literal["rank", "link", "rack"]
+    child: str
+    at: str
+    share: float
+
+
 class SwitchTree(TypedDict):
     """One lease, with the counters of a switch or server."""
 
@@ -171,6 +203,7 @@ class SwitchTree(TypedDict):
     packets: int
     duplicates: int
     rehashes: int
+    children: list[ChildLateness]
 
 
 class SwitchTenant(TypedDict):

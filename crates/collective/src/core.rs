@@ -30,6 +30,8 @@ pub(crate) struct Core {
     pub(crate) ledger: Arc<Ledger>,
     /// Host and process by rank, as "host h0, pid 123".
     pub(crate) places: Vec<String>,
+    /// The same by its parts.
+    pub(crate) processes: Vec<(String, u32)>,
     /// Costs of messages, as measured or as given; the default before.
     pub(crate) paces: Paces,
     /// Algorithms by operation, as options name them.
@@ -70,6 +72,8 @@ pub(crate) struct CoreParts {
     pub(crate) ledger: Arc<Ledger>,
     /// Host and process by rank, as "host h0, pid 123".
     pub(crate) places: Vec<String>,
+    /// The same by its parts.
+    pub(crate) processes: Vec<(String, u32)>,
     pub(crate) algorithms: BTreeMap<String, String>,
     /// See [`crate::Options::digest_every`].
     pub(crate) digest_every: u64,
@@ -81,7 +85,7 @@ pub(crate) struct CoreParts {
 impl Core {
     pub(crate) fn new(parts: CoreParts) -> Core {
         let CoreParts { name, mesh, ledger, places, algorithms, digest_every, .. } = parts;
-        let CoreParts { recorder, unrecorded, events, .. } = parts;
+        let CoreParts { processes, recorder, unrecorded, events, .. } = parts;
         let (rank, size) = (mesh.rank(), mesh.size());
         Core {
             name,
@@ -90,6 +94,7 @@ impl Core {
             mesh,
             ledger,
             places,
+            processes,
             paces: Paces::default(),
             algorithms,
             order: ArcSwap::from_pointee(SumOrder::flat(size)),

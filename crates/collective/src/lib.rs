@@ -34,6 +34,7 @@ mod point;
 mod queue;
 mod recorder;
 pub mod rendezvous;
+pub mod responder;
 mod shared;
 mod status;
 mod terms;
@@ -73,6 +74,23 @@ pub fn stop_job(
     stopped.map_err(|error| status::controller_error(&error))
 }
 
+/// Asks the ranks of a job of the controller at `address` what they are doing: a JSON object of
+/// [`responder::Evidence`] by rank, without those that do not answer within `patience`. `credentials`, errors: as
+/// [`controller_status`].
+pub fn ask_ranks(
+    address: &str,
+    credentials: Option<&Path>,
+    job: u32,
+    patience: Duration,
+    timeout: Duration,
+) -> Result<String, Error> {
+    let endpoint = status::endpoint(address, credentials)?;
+    let asked = client::ask_ranks(&endpoint, job, patience, timeout);
+    let asked = asked.map_err(|error| status::controller_error(&error))?;
+    let answers = asked.answers.into_iter().map(|answer| (answer.rank, answer.evidence));
+    Ok(responder::Asked::of(answers).to_json())
+}
+
 /// Gives a job new keys and a new plan; packets under the old keys are refused. `credentials`, errors: as
 /// [`controller_status`].
 pub fn rekey_job(
@@ -83,6 +101,16 @@ pub fn rekey_job(
 ) -> Result<(), Error> {
     let rekeyed = client::rekey_job(&status::endpoint(address, credentials)?, job, timeout);
     rekeyed.map_err(|error| status::controller_error(&error))
+}
+
+/// The stragglers of all jobs between two statuses of a controller, as JSON; the statuses as [`controller_status`] returns
+/// them, `elapsed_s` seconds apart.
+pub fn stragglers(before: &str, now: &str, elapsed_s: f64) -> Result<String, Error> {
+    let read = |text: &str| -> Result<netsum_control::pb::StatusReply, Error> {
+        serde_json::from_str(text).map_err(|e| Error::Unsupported(format!("no status: {e}")))
+    };
+    let found = netsum_control::stragglers_between(&read(before)?, &read(now)?, elapsed_s);
+    serde_json::to_string(&found).map_err(|e| Error::Internal(e.to_string()))
 }
 
 /// The state of the controller at `address`, as JSON. `credentials`: the folder of this process's, if the controller

@@ -19,6 +19,10 @@ pub(crate) enum MessageKind {
     Failed = 4,
     /// A message of the hand-over between tree plans of rank 0.
     PlanHandover = 5,
+    /// What is this rank doing? Part: the number of the question.
+    Question = 7,
+    /// The answer, as JSON; part: the number of the question.
+    Answer = 8,
     /// A hash of a result, 8 bytes, big-endian; part: the operation's sequence number.
     Digest = 6,
 }
@@ -31,6 +35,8 @@ impl MessageKind {
             MessageKind::Failed,
             MessageKind::PlanHandover,
             MessageKind::Digest,
+            MessageKind::Question,
+            MessageKind::Answer,
         ];
         all.into_iter().find(|&kind| kind as u64 == tag)
     }

@@ -19,6 +19,8 @@ use crate::planned::Measured;
 pub(crate) struct Status {
     pub(crate) job: Option<u32>,
     pub(crate) epoch: u16,
+    /// Why the controller cannot be reached, if it cannot.
+    pub(crate) away: Option<String>,
     pub(crate) trees: bool,
     /// Protocol of the plan; empty before the first plan.
     pub(crate) protocol: String,

@@ -24,6 +24,7 @@ pub mod pb;
 mod security;
 mod server;
 mod store;
+mod stragglers;
 mod version;
 
 pub use connection::Secured;
@@ -32,6 +33,7 @@ pub use convert::lease_from_message;
 pub use engine::{Engine, Failure, Outcome};
 pub use error::ControlError;
 pub use fence::{Fence, Stale};
+pub use limits::LATENESS_MAX;
 pub use log_rate::LogRate;
 pub use netsum_lease::{Attachment, JobPlan};
 pub use security::Security;
@@ -40,3 +42,4 @@ pub use store::{
     BackupSummary, Change, EtcdCredentials, EtcdStore, JobRow, MemberRow, MemoryStore, Saved,
     SqliteStore, Store, backup, restore,
 };
+pub use stragglers::{JobStraggler, stragglers_between};

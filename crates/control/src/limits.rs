@@ -33,6 +33,16 @@ pub(crate) const LEASES_MAX: usize = JOBS_MAX * TREES_MAX as usize;
 pub(crate) const NEIGHBOURS_MAX: usize = 16_384;
 /// Maximum number of reasons for which a switch, or a tree at a switch, counts drops.
 pub(crate) const DROP_REASONS_MAX: usize = 64;
+/// Maximum number of children of leases whose lateness a switch reports: some 100 bytes each.
+pub const LATENESS_MAX: usize = 4096;
+/// Maximum number of buckets of a child's histogram.
+pub(crate) const BUCKETS_MAX: usize = 64;
+/// Maximum bytes of a rank's answer to the question what it is doing.
+pub(crate) const EVIDENCE_MAX: usize = 256 << 10;
+/// Maximum bytes of the answers in one reply; within the largest message of a client.
+pub(crate) const ANSWERS_MAX: usize = 12 << 20;
+/// Maximum number of questions to the ranks of jobs at once.
+pub(crate) const QUESTIONS_MAX: usize = 8;
 /// Maximum number of lease confirmations that wait for a store that fails: one for each lease.
 pub(crate) const ACKS_DEFERRED_MAX: usize = LEASES_MAX;
 

@@ -6,6 +6,7 @@ use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
 
 use crate::aggregator::Aggregator;
 use crate::atp::{self, Node, NodeLease, NodeLeaseError};
+use crate::lateness::Lateness;
 use crate::registry::{POOLS, PoolLeaseError, PoolSwitch};
 use crate::values::{RowId, RowTransmit, Rows};
 use crate::{DropCounters, Hops, Lease, LeaseKey, PortId, Secrets, Time};
@@ -218,6 +219,12 @@ impl RowMachines {
     pub fn contributions(&self) -> impl Iterator<Item = (LeaseKey, Protocol, u64)> {
         let node = self.node.contributions().map(|(key, taken)| (key, Protocol::Atp, taken));
         node.chain(self.pools.contributions().map(|(key, taken)| (key, POOLS, taken)))
+    }
+
+    /// How late each child of each lease is, but for those of servers.
+    pub fn lateness(&self, now: Time) -> Vec<(LeaseKey, PortId, Lateness)> {
+        let slots = self.node.switch().into_iter().flat_map(|switch| switch.lateness(now));
+        slots.chain(self.pools.lateness(now)).collect()
     }
 
     /// Neighbours in all leases.

@@ -61,7 +61,7 @@ pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
                 Err(failed) => failed,
             }
         }
-        Error::Timeout { .. } => OperationTimeout::new_err(text),
+        Error::Timeout { .. } => OperationTimeout::new_err(extended(py, text)),
         Error::Mismatch { .. } | Error::Size { .. } | Error::Told { mismatch: true, .. } => {
             Mismatch::new_err(text)
         }
@@ -69,6 +69,14 @@ pub(crate) fn raise(py: Python<'_>, error: Error) -> PyErr {
         Error::Controller(_) => ControllerUnavailable::new_err(text),
         _ => NetsumError::new_err(text),
     }
+}
+
+/// The text of a time-out with a diagnosis, if there can be one.
+fn extended(py: Python<'_>, text: String) -> String {
+    let module = py.import("netsum.diagnosis.own");
+    let extended = module.and_then(|own| own.call_method1("extended", (text.as_str(),)));
+    // The error at hand is more important than why it cannot be explained.
+    extended.and_then(|text| text.extract()).unwrap_or(text)
 }
 
 /// A time-out in seconds; ValueError if it is negative, infinite or not a number.

@@ -65,6 +65,12 @@ impl Group {
         py.detach(|| self.0.connect(&addresses)).map_err(|error| errors::raise(py, error))
     }
 
+    /// What all ranks are doing, as JSON by rank, without those that do not answer.
+    fn ask(&self, py: Python<'_>, patience_s: f64) -> PyResult<String> {
+        let patience = errors::seconds(patience_s)?;
+        py.detach(|| self.0.ask(patience)).map_err(|error| errors::raise(py, error))
+    }
+
     #[pyo3(signature = (ptr, numel, dtype, op, factor, timeout_s, here=false))]
     fn allreduce(
         &self,

@@ -11,6 +11,7 @@ mod group;
 mod meeting;
 mod ocs;
 mod plan;
+mod stacks;
 mod tree_plan;
 mod work;
 mod xla;
@@ -37,6 +38,13 @@ fn status(
     answer.map_err(|error| errors::raise(py, error))
 }
 
+/// The stragglers of all jobs between two statuses, as JSON, from these as `status` returns them.
+#[pyfunction]
+fn stragglers(py: Python<'_>, before: &str, now: &str, elapsed_s: f64) -> PyResult<String> {
+    let found = netsum_collective::stragglers(before, now, elapsed_s);
+    found.map_err(|error| errors::raise(py, error))
+}
+
 /// Ends a job of the controller at `controller`; its ranks are told `reason`.
 #[pyfunction]
 #[pyo3(signature = (controller, job, reason, timeout_s, credentials=None))]
@@ -52,6 +60,38 @@ fn stop_job(
     let stopped =
         py.detach(|| netsum_collective::stop_job(controller, credentials, job, reason, timeout));
     stopped.map_err(|error| errors::raise(py, error))
+}
+
+/// What the ranks of a job of the controller at `controller` are doing: JSON by rank, without those that do not answer.
+#[pyfunction]
+#[pyo3(signature = (controller, job, patience_s, timeout_s, credentials=None))]
+fn ask_ranks(
+    py: Python<'_>,
+    controller: &str,
+    job: u32,
+    patience_s: f64,
+    timeout_s: f64,
+    credentials: Option<PathBuf>,
+) -> PyResult<String> {
+    let (patience, timeout) = (errors::seconds(patience_s)?, errors::seconds(timeout_s)?);
+    let credentials = credentials.as_deref();
+    let asked =
+        py.detach(|| netsum_collective::ask_ranks(controller, credentials, job, patience, timeout));
+    asked.map_err(|error| errors::raise(py, error))
+}
+
+/// What the process at a socket is doing, or, with the name of a group, all ranks of that group: JSON.
+#[pyfunction]
+fn ask_process(py: Python<'_>, socket: PathBuf, group: &str, patience_s: f64) -> PyResult<String> {
+    let patience = errors::seconds(patience_s)?;
+    let asked = py.detach(|| netsum_collective::responder::ask_process(&socket, group, patience));
+    asked.map_err(|error| errors::raise(py, error))
+}
+
+/// The folder of the sockets at which this user's processes answer.
+#[pyfunction]
+fn socket_folder() -> PathBuf {
+    netsum_collective::responder::socket_folder()
 }
 
 /// Gives a job of the controller at `controller` new keys.
@@ -90,6 +130,11 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<meeting::Meeting>()?;
     module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;
+    module.add_function(wrap_pyfunction!(stragglers, module)?)?;
+    module.add_function(wrap_pyfunction!(ask_ranks, module)?)?;
+    module.add_function(wrap_pyfunction!(ask_process, module)?)?;
+    module.add_function(wrap_pyfunction!(socket_folder, module)?)?;
+    module.add_function(wrap_pyfunction!(stacks::answer_stacks, module)?)?;
     module.add_function(wrap_pyfunction!(stop_job, module)?)?;
     module.add_function(wrap_pyfunction!(rekey_job, module)?)?;
     module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;

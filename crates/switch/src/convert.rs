@@ -1,12 +1,13 @@
 //! Converts the driver's statistics to the controller's messages.
 
-use netsum_control::pb;
+use netsum_control::{LATENESS_MAX, pb};
 use netsum_net::switch::{
-    Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
+    ChildSnapshot, Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot,
+    TreeSnapshot,
 };
-use netsum_proto::LeaseKey;
 use netsum_proto::policer::TenantCounters;
 use netsum_proto::registry::POOLS;
+use netsum_proto::{Lateness, LeaseKey};
 use netsum_topo::Protocol;
 
 /// Leases in use that the controller of that incarnation granted.
@@ -68,7 +69,30 @@ fn trees(snapshot: &SwitchSnapshot) -> Vec<pb::SwitchTree> {
     let slots = snapshot.slots.iter().map(slot_counters);
     let servers = snapshot.servers.iter().map(server_counters);
     let pools = snapshot.pools.iter().map(pool_counters);
-    trees.chain(slots).chain(servers).chain(pools).collect()
+    let mut trees: Vec<_> = trees.chain(slots).chain(servers).chain(pools).collect();
+    for tree in &mut trees {
+        let key = (tree.job, tree.tree, tree.epoch);
+        let of_tree = |child: &&ChildSnapshot| {
+            (child.lease.job.0, child.lease.tree.0.into(), child.lease.epoch.0.into()) == key
+        };
+        let shown = &snapshot.children[..snapshot.children.len().min(LATENESS_MAX)];
+        tree.children = shown.iter().filter(of_tree).map(child).collect();
+    }
+    trees
+}
+
+fn child(child: &ChildSnapshot) -> pb::TreeChildLateness {
+    let Lateness { histogram, late_ns, last, awaited_ns, bursts, opening_ns } = child.lateness;
+    pb::TreeChildLateness {
+        address: child.address.to_string(),
+        name: String::new(),
+        histogram: histogram.to_vec(),
+        late_ns,
+        last,
+        awaited_ns,
+        bursts,
+        opening_ns,
+    }
 }
 
 fn of_lease(lease: LeaseKey, protocol: &str) -> pb::SwitchTree {

@@ -3,13 +3,15 @@
 use std::fmt;
 use std::sync::Arc;
 
+use netsum_control::LATENESS_MAX;
 use netsum_net::switch::{
-    PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot, TreeSnapshot,
+    ChildSnapshot, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot,
+    TreeSnapshot,
 };
-use netsum_proto::LeaseKey;
 use netsum_proto::policer::TenantCounters;
+use netsum_proto::{Lateness, LeaseKey};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -54,7 +56,8 @@ impl Collector for SwitchCollector {
         tenants(&mut page, &snapshot)?;
         memory(&mut page, &snapshot)?;
         trees(&mut page, &snapshot.trees)?;
-        slots(&mut page, &snapshot)
+        slots(&mut page, &snapshot)?;
+        lateness(&mut page, &snapshot)
     }
 }
 
@@ -265,4 +268,55 @@ fn slots(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     }
     let each = snapshot.pools.iter().map(|p| (labels(&p.lease), p.slots.into()));
     page.gauges("pool_slots", "Slots of a pool", each)
+}
+
+/// How late children are; of more than the controller takes, the first.
+fn lateness(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
+    let shown = &snapshot.children[..snapshot.children.len().min(LATENESS_MAX)];
+    let labels = |child: &ChildSnapshot| {
+        let LeaseKey { job, tree, .. } = child.lease;
+        let (job, tree) = (job.to_string(), tree.to_string());
+        vec![("job", job), ("tree", tree), ("child", child.address.to_string())]
+    };
+    let help = "Time between the first arrival of a fragment and a child's";
+    let kind = MetricType::Histogram;
+    let mut metric = page.encoder.encode_descriptor("child_lateness_seconds", help, None, kind)?;
+    for child in shown {
+        Histogram(&child.lateness).encode(metric.encode_family(&labels(child))?)?;
+    }
+    drop(metric);
+    let last = shown.iter().map(|child| (labels(child), child.lateness.last));
+    page.counters("child_last", "Fragments of which a child was the last", last)?;
+    let seconds: [(&str, &str, fn(&Lateness) -> u64); 2] = [
+        ("child_awaited_seconds", "Time during which others had to wait for a child", |l| {
+            l.awaited_ns
+        }),
+        ("child_opening_seconds", "Of it, before the first packet of a burst", |l| l.opening_ns),
+    ];
+    for (name, help, value) in seconds {
+        let each = |child: &ChildSnapshot| (labels(child), value(&child.lateness) as f64 / 1e9);
+        page.seconds(name, help, shown.iter().map(each))?;
+    }
+    Ok(())
+}
+
+/// A child's histogram.
+#[derive(Debug)]
+struct Histogram<'a>(&'a Lateness);
+
+impl EncodeMetric for Histogram<'_> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let counts = self.0.histogram.iter().enumerate();
+        let buckets: Vec<(f64, u64)> = counts
+            .map(|(i, &count)| {
+                (Lateness::bound_ns(i).map_or(f64::INFINITY, |bound| bound as f64 / 1e9), count)
+            })
+            .collect();
+        let sum = self.0.late_ns as f64 / 1e9;
+        encoder.encode_histogram::<NoLabelSet>(sum, self.0.fragments(), &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
 }

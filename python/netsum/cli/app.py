@@ -27,9 +27,11 @@ from netsum.cli import (
     tools,
     top,
     version,
+    why,
 )
 from netsum.cli.output import errors
 from netsum.demo.errors import DemoError
+from netsum.diagnosis.asking import WhyError
 from netsum.fabric.errors import FabricError
 from netsum.metrics.errors import MetricsError
 from netsum.ocs import OcsError
@@ -55,6 +57,7 @@ app.add_typer(plan.app, name="plan")
 app.command("explain")(explain.explain)
 app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
+app.command("why")(why.why)
 app.command("capture")(capture.capture)
 app.command("metrics")(metrics.metrics)
 app.add_typer(tools.app, name="tools")
@@ -72,6 +75,7 @@ REPORTED = (
     RecorderError,
     SimError,
     ToolError,
+    WhyError,
 )
 """Errors that are reported in one message."""
 

@@ -1,5 +1,6 @@
 """`netsum top`."""
 
+import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,11 +11,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from netsum import _core
 from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
-from netsum.reports import ControllerStatus, JobStatus
+from netsum.reports import ChildLateness, ControllerStatus, JobStatus, Straggler
 
 PERIOD_S = 1.0
 """Switches and workers report once a second."""
@@ -34,7 +36,8 @@ def top(
     time.sleep(PERIOD_S)
     now = controller_status(address, credentials=credentials)
     if as_json:
-        print_json({**now, "link_rates": link_rates(before, now, PERIOD_S)})
+        late = stragglers(before, now, PERIOD_S)
+        print_json({**now, "link_rates": link_rates(before, now, PERIOD_S), "stragglers": late})
     elif once:
         console.print(_screen(before, now, PERIOD_S))
     else:
@@ -54,6 +57,12 @@ def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) 
     return rates
 
 
+def stragglers(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[Straggler]:
+    """Children of jobs' trees for which the others waited between two readings."""
+    found: list[Straggler] = json.loads(_core.stragglers(json.dumps(before), json.dumps(now), seconds))
+    return found
+
+
 def _bits_per_s(before: int, now: int, seconds: float) -> float:
     return 8 * (now - before if now >= before else now) / seconds
 
@@ -71,7 +80,16 @@ def _watch(address: str, credentials: Path | None, before: ControllerStatus) -> 
 
 def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> Group:
     links = _links(link_rates(before, now, seconds))
-    return Group(*_store(now), _switches(now), *_tenants(now), *_slots(now), links, *_jobs(now))
+    late = stragglers(before, now, seconds)
+    return Group(
+        *_store(now),
+        _switches(now),
+        *_tenants(now),
+        *_slots(now),
+        links,
+        *_jobs(now),
+        *_late(before, now, seconds, late),
+    )
 
 
 def _store(status: ControllerStatus) -> list[Text]:
@@ -173,6 +191,71 @@ def _job(job: JobStatus) -> Table:
         if not trees:
             _add_row(table, *who, "-", "", "", "", "", "")
     return table
+
+
+ROWS_MAX = 16
+"""Children shown by how late they are."""
+
+
+def _late(
+    before: ControllerStatus, now: ControllerStatus, seconds: float, found: list[Straggler]
+) -> list[Table | Text]:
+    """The children of trees that were awaited longest, and those that are stragglers in a sentence each."""
+    old = {key: child for key, child in _children(before)}
+    rows = []
+    for key, child in _children(now):
+        last = old.get(key)
+        fresh = last is None or last["bursts"] > child["bursts"]
+        earlier = (0, 0, 0) if last is None or fresh else (last["awaited_ns"], last["opening_ns"], last["last"])
+        awaited, opening, lasts = (
+            child["awaited_ns"] - earlier[0],
+            child["opening_ns"] - earlier[1],
+            child["last"] - earlier[2],
+        )
+        rows.append((awaited / 1e9 / seconds, key, child, opening, lasts))
+    rows = sorted((row for row in rows if row[0] > 0), key=lambda row: -row[0])[:ROWS_MAX]
+    headings = ("at", "tree", "child", "awaited", "of it to begin", "was last", "99 % within")
+    table = _new_table("children of trees: for how long others wait for them", headings)
+    for share, (switch, job, tree, _), child, opening, lasts in rows:
+        begin = min(opening / 1e9 / seconds / share, 1.0)
+        who = child["name"] or child["address"]
+        _add_row(table, switch, f"{job}.{tree}", who, f"{share:.1%}", f"{begin:.0%}", str(lasts), _within(child, 0.99))
+    words = [Text(sentence(one), style="yellow") for one in found]
+    return [*words, table] if rows else []
+
+
+def sentence(straggler: Straggler) -> str:
+    """A straggler in words."""
+    child, at, share = straggler["child"], straggler["at"], f"{straggler['share']:.1%}"
+    words = {
+        "rank": f"{child} begins late: {at} waits for it for {share} of the time",
+        "link": f"the link from {child} to {at} is slow: the others wait for {share} of the time",
+        "rack": f"all ranks below {child} begin late: {at} waits for them for {share} of the time",
+    }
+    return f"job {straggler['job']}: {words[straggler['slow']]}"
+
+
+def _children(status: ControllerStatus) -> list[tuple[tuple[str, int, int, str], ChildLateness]]:
+    return [
+        ((switch["name"], tree["job"], tree["tree"], child["address"]), child)
+        for switch in status["switches"]
+        for tree in switch["trees"]
+        for child in tree["children"]
+    ]
+
+
+def _within(child: ChildLateness, share: float) -> str:
+    """The bound of the histogram below which this share of the fragments is."""
+    total, seen = sum(child["histogram"]), 0
+    for bucket, count in enumerate(child["histogram"]):
+        seen += count
+        if seen >= share * total:
+            bound_us = 1.024 * 4**bucket
+            last = bucket == len(child["histogram"]) - 1
+            return (
+                "more than 1 s" if last else f"{bound_us:.0f} us" if bound_us < 10_000 else f"{bound_us / 1e3:.0f} ms"
+            )
+    return "-"
 
 
 def _new_table(title: str, headings: tuple[str, ...]) -> Table:

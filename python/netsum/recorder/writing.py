@@ -7,6 +7,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from netsum.diagnosis import stacks
+
 if TYPE_CHECKING:
     from netsum._core import Group
 
@@ -20,10 +22,16 @@ def watch(core: "Group") -> None:
     main thread is in Python or in a call of netsum.
     """
     _cores.add(core)
+    stacks.serve()
     if not os.environ.get("NETSUM_RECORDER") or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, lambda *_: dump(why="SIGUSR1"))
+
+
+def groups() -> "list[Group]":
+    """The groups of this process."""
+    return list(_cores)
 
 
 def dump(folder: str | Path | None = None, why: str = "asked for") -> list[Path]:

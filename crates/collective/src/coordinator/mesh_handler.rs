@@ -8,9 +8,12 @@ use netsum_net::mesh::{Events, Key, MeshError};
 use super::Event;
 use crate::ledger::{Ledger, Verdict};
 use crate::messages::{ControlMessage, MessageKind};
+use crate::responder;
 
-/// Forwards control messages to the coordinator and to the session of a tree plan.
+/// Forwards control messages to the coordinator, the responder and the session of a tree plan.
 pub(crate) struct MeshHandler {
+    /// The group's name.
+    pub(crate) group: String,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) events: Sender<Event>,
     /// Messages about tree plans.
@@ -24,7 +27,14 @@ impl Events for MeshHandler {
             let _ = self.plans.send(ControlMessage { from, bytes });
             return;
         }
-        self.send(Event::Control { from, key, bytes });
+        // Answered even while the coordinator waits.
+        match MessageKind::from_tag(key.tag) {
+            Some(MessageKind::Question) => {
+                responder::on_question(self.group.clone(), from, key.part)
+            }
+            Some(MessageKind::Answer) => responder::on_answer(&self.group, from, key.part, bytes),
+            _ => self.send(Event::Control { from, key, bytes }),
+        }
     }
 
     fn admit(&self, _: u32, key: Key, fingerprint: u32) -> bool {

@@ -131,7 +131,6 @@ impl Coordinator {
             machine: Handover::new(settings),
             origin: Instant::now(),
             lost: Vec::new(),
-            away: None,
             beat: Instant::now(),
             plan_works: false,
             disputes: Disputes::default(),
@@ -198,8 +197,6 @@ struct State {
     origin: Instant,
     /// Ranks that the mesh cannot reach any more.
     lost: Vec<u32>,
-    /// Why the controller cannot be reached.
-    away: Option<String>,
     beat: Instant,
     /// Whether the trees of the plan in use have summed an operation.
     plan_works: bool,
@@ -288,8 +285,8 @@ impl State {
                     self.core.take_digest(key.part, from, digest);
                 }
             }
-            // The mesh handler forwards these to the session.
-            Some(MessageKind::PlanHandover) => {}
+            // The mesh handler forwards these to the session and to the responder.
+            Some(MessageKind::PlanHandover | MessageKind::Question | MessageKind::Answer) => {}
             None => tracing::warn!(from, tag = key.tag, "control message of unknown kind"),
         }
     }
@@ -304,10 +301,10 @@ impl State {
 
     fn notice(&mut self, notice: WorkerNotice) {
         match notice {
-            WorkerNotice::Connected => self.away = None,
+            WorkerNotice::Connected => self.status.lock().away = None,
             WorkerNotice::Away { reason } => {
                 tracing::warn!(%reason, "the controller is away");
-                self.away = Some(reason);
+                self.status.lock().away = Some(reason);
             }
             WorkerNotice::RankKey(id, key) => {
                 self.rank_keys.insert(id, key);

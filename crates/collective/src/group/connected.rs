@@ -30,7 +30,7 @@ pub(crate) struct Connected {
     pub(super) session: Option<Session>,
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
-    pub(super) status: Arc<Mutex<Status>>,
+    pub(crate) status: Arc<Mutex<Status>>,
     /// Whether no collective sends messages: all ranks share memory, and no other path exists.
     pub(super) silent: bool,
 }
@@ -103,7 +103,7 @@ impl Connected {
         self.core.paces.link(self.core.size, Some(&self.hosts))
     }
 
-    pub(super) fn stats(&self) -> GroupStats {
+    pub(crate) fn stats(&self) -> GroupStats {
         let (sent, received) = self.core.mesh.traffic();
         let (counters, link) = (&self.core.counters, self.link());
         let hosts_by = match (link.shared_memory, &link.across, self.core.mesh.network()) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
-use netsum_control::client::{self, ControllerEndpoint, WorkerClient};
+use netsum_control::client::{self, Answerer, ControllerEndpoint, WorkerClient};
 use netsum_control::pb;
 use netsum_net::worker::{self, WorkerDriver};
 use parking_lot::Mutex;
@@ -14,7 +14,7 @@ use super::context::Context;
 use crate::address::JobNumber;
 use crate::coordinator::Fabric;
 use crate::status::{Status, controller_error, endpoint};
-use crate::{Error, GroupConfig};
+use crate::{Error, GroupConfig, responder};
 
 impl GroupConfig {
     /// The controller, if trees are useful: one rank has nothing to add. Error: the credentials cannot be used.
@@ -55,7 +55,8 @@ pub(super) fn join(
         description: Some(description(config)),
         ..pb::Join::default()
     };
-    let started = WorkerClient::start(&controller, join, config.size);
+    let answerer: Answerer = Arc::new(|reply| responder::answer_by(reply));
+    let started = WorkerClient::start_answering(&controller, join, config.size, Some(answerer));
     let (client, notices) = started.map_err(|e| controller_error(&e))?;
     Ok(Fabric { driver, events, client, notices })
 }

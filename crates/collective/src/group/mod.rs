@@ -16,7 +16,7 @@ use arc_swap::ArcSwapOption;
 use netsum_net::Process;
 use parking_lot::Mutex;
 
-use self::connected::Connected;
+pub(crate) use self::connected::Connected;
 use self::context::Context;
 use self::opened::Opened;
 use crate::address::{self, Address};
@@ -26,7 +26,7 @@ use crate::link_cost::LinkCost;
 use crate::queue::{QueueState, Quick};
 use crate::recorder::Recorded;
 use crate::status::GroupStats;
-use crate::{Choice, Error, Format, GroupConfig, explain};
+use crate::{Choice, Error, Format, GroupConfig, explain, responder};
 
 /// One rank's handle to its group. Operations return immediately and complete asynchronously; ranks must call
 /// collectives in the same order.
@@ -81,7 +81,8 @@ impl Group {
         if connected.silent {
             self.state.lock().allow(Quick::new(&connected.queue));
         }
-        self.connected.store(Some(connected));
+        self.connected.store(Some(connected.clone()));
+        responder::register(&connected);
         Ok(())
     }
 
@@ -117,6 +118,16 @@ impl Group {
         let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
         let problem = |e| Error::Unsupported(format!("cannot write to {}: {e}", folder.display()));
         connected.core.recorded(why).write(folder).map_err(problem)
+    }
+
+    /// Asks all ranks what they are doing: a JSON object of [`crate::responder::Evidence`] by rank, without the ranks that
+    /// do not answer within `patience`.
+    pub fn ask(&self, patience: Duration) -> Result<String, Error> {
+        self.check_process()?;
+        let connected = self.connected.load_full();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        let ranks: Vec<u32> = (0..self.config.size).collect();
+        Ok(responder::ask(&connected.core, &ranks, patience).to_json())
     }
 
     /// Why the group has failed, if it has.

@@ -73,7 +73,8 @@ impl Opened {
         let ledger = Arc::new(Ledger::default());
         let (plans, controls) = unbounded();
         let (ledger_of_mesh, events_of_mesh) = (ledger.clone(), events.clone());
-        let handler = MeshHandler { ledger: ledger_of_mesh, events: events_of_mesh, plans };
+        let group = config.name.clone();
+        let handler = MeshHandler { group, ledger: ledger_of_mesh, events: events_of_mesh, plans };
         membership::check(config, all)?;
         let roster = address::roster(address, all);
         let silence = config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
@@ -93,6 +94,7 @@ impl Opened {
             mesh,
             ledger,
             places: all.iter().map(Address::place).collect(),
+            processes: all.iter().map(|address| (address.host.clone(), address.pid)).collect(),
             algorithms: config.options.algorithms.clone(),
             digest_every: config.options.digest_every,
             recorder: Recorder::new(config.options.recorder.clone()),

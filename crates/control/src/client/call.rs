@@ -63,6 +63,17 @@ pub fn list_jobs(
     })
 }
 
+/// What the ranks of a job are doing, by rank, as JSON; without those that do not answer within `patience`.
+pub fn ask_ranks(
+    controller: &ControllerEndpoint,
+    job: u32,
+    patience: Duration,
+    timeout: Duration,
+) -> Result<pb::AskRanksReply, ControlError> {
+    let request = pb::AskRanksRequest { job, patience_ms: patience.as_millis() as u32 };
+    blocking(controller, "AskRanks", timeout, async |mut client| client.ask_ranks(request).await)
+}
+
 /// Ends a job; its workers receive `reason`.
 pub fn stop_job(
     controller: &ControllerEndpoint,

@@ -14,8 +14,8 @@ mod switch;
 mod worker;
 
 pub(crate) use call::{LEADER, MESSAGE_MAX, connect};
-pub use call::{create_job, fabric, leader, list_jobs, rekey_job, status, stop_job};
+pub use call::{ask_ranks, create_job, fabric, leader, list_jobs, rekey_job, status, stop_job};
 pub use endpoint::ControllerEndpoint;
 pub use host::{choose_host, is_local, local_hosts};
 pub use switch::{LeaseOffer, LeaseTerms, SwitchClient, SwitchNotice};
-pub use worker::{WorkerClient, WorkerNotice};
+pub use worker::{Answerer, WorkerClient, WorkerNotice};

@@ -12,6 +12,7 @@ use tonic::{Status, Streaming};
 
 use super::endpoint::ControllerEndpoint;
 use super::session::{self, After, Command, Loss, Role, Sink};
+use crate::convert::Bounded;
 use crate::error::ControlError;
 use crate::fence::Fence;
 use crate::pb::controller_client::ControllerClient;
@@ -27,6 +28,10 @@ pub struct WorkerClient {
     statistics: Arc<Mutex<pb::WorkerHeartbeat>>,
     thread: Option<JoinHandle<()>>,
 }
+
+/// Answers the controller's question what this rank is doing: it must return at once, and call the function with JSON
+/// later, on any thread.
+pub type Answerer = Arc<dyn Fn(Box<dyn FnOnce(String) + Send>) + Send + Sync>;
 
 /// A notice to a worker.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,8 +68,19 @@ impl WorkerClient {
         join: pb::Join,
         size: u32,
     ) -> Result<(WorkerClient, std_mpsc::Receiver<WorkerNotice>), ControlError> {
+        WorkerClient::start_answering(controller, join, size, None)
+    }
+
+    /// The same; `answerer` answers questions, which remain without an answer else.
+    pub fn start_answering(
+        controller: &ControllerEndpoint,
+        join: pb::Join,
+        size: u32,
+        answerer: Option<Answerer>,
+    ) -> Result<(WorkerClient, std_mpsc::Receiver<WorkerNotice>), ControlError> {
         let (sender, receiver) = std_mpsc::channel();
-        let (mut client, role, commands) = WorkerClient::parts(join, size, Sink::Std(sender));
+        let (mut client, mut role, commands) = WorkerClient::parts(join, size, Sink::Std(sender));
+        role.answerer = answerer;
         client.thread = Some(session::on_thread(controller.clone(), role, commands)?);
         Ok((client, receiver))
     }
@@ -114,8 +130,16 @@ impl WorkerClient {
         let statistics = Arc::<Mutex<pb::WorkerHeartbeat>>::default();
         let mut fence = Fence::default();
         fence.meet(join.incarnation);
-        let role =
-            Worker { join, size, statistics: statistics.clone(), notices, away: false, fence };
+        let role = Worker {
+            join,
+            size,
+            statistics: statistics.clone(),
+            notices,
+            away: false,
+            fence,
+            commands: commands.downgrade(),
+            answerer: None,
+        };
         (WorkerClient { commands, statistics, thread: None }, role, receiver)
     }
 }
@@ -127,6 +151,9 @@ struct Worker {
     notices: Sink<WorkerNotice>,
     away: bool,
     fence: Fence,
+    /// For answers; weak, because the session ends with its owner.
+    commands: mpsc::WeakUnboundedSender<Command<pb::WorkerReport>>,
+    answerer: Option<Answerer>,
 }
 
 impl Role for Worker {
@@ -163,6 +190,10 @@ impl Role for Worker {
         }
         After::next_if(match event.event {
             Some(Event::Plan(plan)) => self.plan(&plan),
+            Some(Event::Question(question)) => {
+                self.answer(question.number);
+                true
+            }
             Some(Event::PeerLost(lost)) => self.notices.send(WorkerNotice::PeerLost(lost)),
             Some(Event::JobFailed(failed)) => {
                 self.notices.send(WorkerNotice::JobFailed { reason: failed.reason });
@@ -197,6 +228,17 @@ impl Role for Worker {
 }
 
 impl Worker {
+    fn answer(&self, number: u64) {
+        let (Some(answerer), commands) = (&self.answerer, self.commands.clone()) else { return };
+        answerer(Box::new(move |evidence| {
+            let answer = pb::Answer { number, evidence };
+            if let Some(commands) = commands.upgrade().filter(|_| answer.check_sizes().is_ok()) {
+                let report = pb::WorkerReport { report: Some(Report::Answer(answer)) };
+                let _ = commands.send(Command::Send(report));
+            }
+        }));
+    }
+
     /// Forwards a valid plan that is newer than all before.
     fn plan(&mut self, message: &pb::Plan) -> bool {
         let checked = JobPlan::try_from(message).and_then(|plan| {

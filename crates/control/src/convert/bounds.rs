@@ -1,8 +1,8 @@
 //! Sizes of the messages that come from the network, checked before anything is kept of them.
 
 use crate::limits::{
-    ADDRESS_MAX, DROP_REASONS_MAX, JOBS_MAX, LEASES_MAX, NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX,
-    PLAN_TEXT_MAX, RANKS_MAX, TEXT_MAX, TREES_MAX,
+    ADDRESS_MAX, BUCKETS_MAX, DROP_REASONS_MAX, EVIDENCE_MAX, JOBS_MAX, LATENESS_MAX, LEASES_MAX,
+    NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX, PLAN_TEXT_MAX, RANKS_MAX, TEXT_MAX, TREES_MAX,
 };
 use crate::pb;
 
@@ -60,6 +60,12 @@ impl Bounded for pb::WorkerHeartbeat {
     }
 }
 
+impl Bounded for pb::Answer {
+    fn check_sizes(&self) -> Result<(), String> {
+        text("evidence", &self.evidence, EVIDENCE_MAX)
+    }
+}
+
 impl Bounded for pb::SwitchHello {
     fn check_sizes(&self) -> Result<(), String> {
         text("name", &self.name, NAME_MAX)?;
@@ -77,6 +83,13 @@ impl Bounded for pb::SwitchHeartbeat {
         self.neighbours.iter().try_for_each(address)?;
         let of_trees = self.trees.iter().map(|tree| tree.drops.len()).sum();
         list("drops of trees", of_trees, LEASES_MAX)?;
+        let children = self.trees.iter().flat_map(|tree| &tree.children);
+        list("children of trees", children.clone().count(), LATENESS_MAX)?;
+        children.into_iter().try_for_each(|child| {
+            text("a child's address", &child.address, ADDRESS_MAX)?;
+            text("a child's name", &child.name, NAME_MAX)?;
+            list("a child's histogram", child.histogram.len(), BUCKETS_MAX)
+        })?;
         self.trees.iter().try_for_each(|tree| {
             text("a tree's protocol", &tree.protocol, NAME_MAX)?;
             drops(&tree.drops)

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use netsum_topo::{NodeId, Topology};
 
+use super::event::SessionId;
 use super::job::{Job, Member, MemberState, Phase};
 use super::paths::paths_to_parent;
 use super::state::{State, SwitchCondition, SwitchState};
@@ -31,6 +32,16 @@ impl State {
             links: self.links(),
             jobs: self.jobs.values().map(|job| self.job_status(job)).collect(),
         }
+    }
+
+    /// The ranks of a job that have a stream; `None`: there is no such job.
+    pub fn connected_ranks(&self, job: u32) -> Option<Vec<(u32, SessionId)>> {
+        let members = (0..).zip(&self.jobs.get(&job)?.members);
+        let connected = members.filter_map(|(rank, member)| match member.state {
+            MemberState::Connected(session) => Some((rank, session)),
+            _ => None,
+        });
+        Some(connected.collect())
     }
 
     /// The fabric's name and hosts.
@@ -99,7 +110,7 @@ impl State {
                 .map_or(0, |taken| taken.reserved.memory_bytes),
             receive_buffer_bytes: state.hello.receive_buffer_bytes,
             mtu: state.hello.mtu,
-            trees: state.counters.trees.clone(),
+            trees: state.counters.trees.iter().map(|tree| self.switch_tree(tree, &names)).collect(),
             drops: state.counters.drops.clone(),
             stale_messages: state.counters.stale_messages,
             tenants: state.counters.tenants.clone(),
@@ -110,6 +121,28 @@ impl State {
                 .map(|counters| neighbour(counters, &names))
                 .collect(),
         }
+    }
+
+    /// A switch's tree, with names of its children.
+    fn switch_tree(&self, tree: &pb::SwitchTree, names: &Names<'_>) -> pb::SwitchTree {
+        let mut tree = tree.clone();
+        if tree.children.is_empty() {
+            return tree;
+        }
+        let members = self.jobs.get(&tree.job).map(|job| job.members.iter()).unwrap_or_default();
+        let ranks: HashMap<SocketAddr, u32> = (0..)
+            .zip(members)
+            .filter_map(|(rank, member)| Some((member.udp_address?, rank)))
+            .collect();
+        for child in &mut tree.children {
+            let Ok(address) = child.address.parse() else { continue };
+            child.name = match (ranks.get(&address), names.find(&child.address)) {
+                (Some(rank), _) => format!("rank {rank}"),
+                (None, Some(node)) => self.name(node).to_owned(),
+                (None, None) => String::new(),
+            };
+        }
+        tree
     }
 
     fn job_status(&self, job: &Job) -> pb::JobStatus {

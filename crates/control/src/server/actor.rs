@@ -21,6 +21,9 @@ pub(super) enum Message {
     Open(Peer, SessionId, PeerStream, Event, oneshot::Sender<Reply>),
     /// A request for the state, from which the caller makes a status.
     Snapshot(oneshot::Sender<Result<Snapshot, Failure>>),
+    /// Asks the ranks of a job the question of that number; the answer is the ranks that were asked, `None` if there is no
+    /// such job.
+    Ask(u32, u64, oneshot::Sender<Option<Vec<u32>>>),
     /// A request for the jobs, including those that are over or not.
     Jobs(bool, oneshot::Sender<Result<Vec<pb::JobSummary>, Failure>>),
 }
@@ -117,6 +120,7 @@ impl Actor {
                 let confirmed = self.engine.confirm();
                 let _ = reply.send(confirmed.map(|()| self.engine.snapshot(self.now_ms())));
             }
+            Message::Ask(job, number, reply) => drop(reply.send(self.ask(job, number))),
             Message::Jobs(ended, reply) => {
                 let confirmed = self.engine.confirm();
                 let _ = reply.send(confirmed.map(|()| self.engine.state().job_list(ended)));
@@ -135,6 +139,16 @@ impl Actor {
         };
         audit(peer, &request, &reply);
         reply
+    }
+
+    /// Sends a question to the ranks of a job.
+    fn ask(&mut self, job: u32, number: u64) -> Option<Vec<u32>> {
+        let ranks = self.engine.state().connected_ranks(job)?;
+        for &(_, session) in &ranks {
+            let question = pb::worker_event::Event::Question(pb::Question { number });
+            self.act(Action::SendToWorker(session, question));
+        }
+        Some(ranks.into_iter().map(|(rank, _)| rank).collect())
     }
 
     fn event(&mut self, event: Event) -> Result<Answer, Failure> {
@@ -206,7 +220,7 @@ impl Actor {
                     "plan"
                 );
             }
-            Event::RankKey(_) => {}
+            Event::RankKey(_) | Event::Question(_) => {}
             Event::PeerLost(lost) => {
                 tracing::warn!(session = session.0, rank = lost.rank, "peer lost")
             }

@@ -11,6 +11,7 @@ mod handshakes;
 mod incomplete;
 mod leadership;
 mod owner;
+mod questions;
 mod refusal;
 mod revocations;
 mod service;

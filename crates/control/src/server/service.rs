@@ -12,6 +12,7 @@ use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
 use super::authorisation::{self, Peer, Request as Wanted};
 use super::election_state::ElectionView;
 use super::owner::Owner;
+use super::questions::Questions;
 use super::refusal::failed;
 use crate::convert::Bounded;
 use crate::decide::{Answer, Event, SessionId};
@@ -20,18 +21,20 @@ use crate::pb::controller_server;
 use crate::pb::switch_report::Report as SwitchContent;
 use crate::pb::worker_report::Report as WorkerContent;
 
-/// The service; cheap, holds no state.
+/// The service; cheap, holds no state but the questions that wait for answers.
 #[derive(Debug)]
 pub(super) struct Service {
     election: ElectionView,
     /// Where clients reach this controller.
     address: String,
     sessions: AtomicU64,
+    questions: Questions,
 }
 
 impl Service {
     pub fn new(election: ElectionView, address: String) -> Service {
-        Service { election, address, sessions: AtomicU64::new(1) }
+        let questions = Questions::default();
+        Service { election, address, sessions: AtomicU64::new(1), questions }
     }
 
     fn session(&self) -> SessionId {
@@ -111,6 +114,16 @@ impl controller_server::Controller for Service {
         Ok(response)
     }
 
+    async fn ask_ranks(
+        &self,
+        request: Request<pb::AskRanksRequest>,
+    ) -> Result<Response<pb::AskRanksReply>, Status> {
+        may_look(&request)?;
+        let leader_state = self.election.leader_state()?;
+        let asked = self.questions.ask(&leader_state.owner, request.into_inner()).await?;
+        Ok(Response::new(asked))
+    }
+
     async fn list_jobs(
         &self,
         request: Request<pb::ListJobsRequest>,
@@ -135,6 +148,7 @@ impl controller_server::Controller for Service {
         };
         check(&join)?;
         let session = self.session();
+        let (job, rank, questions) = (join.job, join.rank, self.questions.clone());
         let (sender, events) = mpsc::channel(EVENTS_QUEUED);
         let refusals = sender.downgrade();
         let (alive, gone) = oneshot::channel();
@@ -149,6 +163,11 @@ impl controller_server::Controller for Service {
                         Some(Event::WorkerHeartbeat { session, statistics })
                     }
                     Some(WorkerContent::Leave(_)) => Some(Event::WorkerLeft { session }),
+                    Some(WorkerContent::Answer(answer)) => {
+                        check(&answer)?;
+                        questions.take(job, rank, answer);
+                        None
+                    }
                     Some(WorkerContent::Join(_)) | None => None,
                 })
             };

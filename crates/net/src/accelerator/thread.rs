@@ -297,6 +297,7 @@ impl Thread {
             slots: Vec::new(),
             servers: Vec::new(),
             pools: Vec::new(),
+            children: Vec::new(),
             slots_held: 0,
             slots_limit: 0,
             rows_used: 0,

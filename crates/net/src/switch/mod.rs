@@ -26,7 +26,8 @@ use netsum_wire::{Epoch, JobId};
 
 pub use netsum_proto::row_machines::Role;
 pub use snapshot::{
-    Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot, TreeSnapshot,
+    ChildSnapshot, Neighbour, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchSnapshot,
+    TreeSnapshot,
 };
 
 use crate::NetError;

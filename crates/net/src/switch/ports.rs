@@ -90,6 +90,11 @@ impl Ports {
         }
     }
 
+    /// Address of a port in use.
+    pub(crate) fn address(&self, port: PortId) -> SocketAddr {
+        self.ports[port.0 as usize].account.address
+    }
+
     /// Counts received traffic.
     #[inline]
     pub(crate) fn received(&mut self, port: PortId, ce: bool, packets: u64, bytes: u64) {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use netsum_proto::atp::{self, Node};
 use netsum_proto::registry::PoolCounters;
 use netsum_proto::row_machines::{Role, Row, RowMachines};
-use netsum_proto::{Aggregator, DropCounters, Lease, LeaseKey, PortId, Secrets, Time};
+use netsum_proto::{Aggregator, DropCounters, Lateness, Lease, LeaseKey, PortId, Secrets, Time};
 use netsum_wire::atp::{Header, Kind};
 use netsum_wire::{Epoch, JobId, Protocol};
 use rustc_hash::FxHashSet;
@@ -198,6 +198,11 @@ impl Slots {
         let mut pools: Vec<_> = self.machines.pools().pools().map(of).collect();
         pools.sort_by_key(|p| p.lease.job);
         pools
+    }
+
+    /// How late children are.
+    pub(super) fn lateness(&self, now: Time) -> Vec<(LeaseKey, PortId, Lateness)> {
+        self.machines.lateness(now)
     }
 
     /// Whether the in-kernel switch is active.

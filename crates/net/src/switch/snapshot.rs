@@ -6,7 +6,7 @@ use std::sync::Arc;
 use netsum_proto::panama::TreeCounters;
 use netsum_proto::policer::TenantCounters;
 use netsum_proto::registry::PoolCounters;
-use netsum_proto::{LeaseKey, atp};
+use netsum_proto::{Lateness, LeaseKey, atp};
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, SocketReport, Traffic};
@@ -72,6 +72,17 @@ pub struct PoolSnapshot {
     pub counters: PoolCounters,
 }
 
+/// How late one child of a lease is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildSnapshot {
+    /// Key of the lease.
+    pub lease: LeaseKey,
+    /// The child's address.
+    pub address: SocketAddr,
+    /// The meter's figures.
+    pub lateness: Lateness,
+}
+
 /// All statistics of a switch at one moment.
 #[derive(Clone, Debug)]
 pub struct SwitchSnapshot {
@@ -85,6 +96,9 @@ pub struct SwitchSnapshot {
     pub servers: Vec<ServerSnapshot>,
     /// Static pools.
     pub pools: Vec<PoolSnapshot>,
+    /// How late children are, by lease. Leases with one child have none, and neither have those that an accelerator or
+    /// the kernel serves.
+    pub children: Vec<ChildSnapshot>,
     /// Slots in use by all leases.
     pub slots_held: u32,
     /// Number of slots.

@@ -18,7 +18,7 @@ use rustc_hash::FxHashSet;
 use super::ports::Ports;
 use super::slots::Slots;
 use super::store::Store;
-use super::{Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
+use super::{ChildSnapshot, Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{SendBatch, Socket, Wake};
@@ -350,6 +350,22 @@ impl Thread {
         drops.iter().collect()
     }
 
+    /// How late children are, in the order of leases.
+    fn children(&self) -> Vec<ChildSnapshot> {
+        let now = self.clock.now();
+        let all = self.switch.lateness(now).chain(self.slots.lateness(now));
+        let mut children: Vec<_> = all
+            .map(|(lease, port, lateness)| ChildSnapshot {
+                lease,
+                address: self.ports.address(port),
+                lateness,
+            })
+            .collect();
+        // Stable: within a lease, children stay in its order.
+        children.sort_by_key(|child| (child.lease.job, child.lease.tree));
+        children
+    }
+
     fn snapshot(&self) -> SwitchSnapshot {
         let memory = self.switch.memory().slab();
         // The machine returns all four in the same order.
@@ -368,6 +384,7 @@ impl Thread {
             slots: self.slots.slots(),
             servers: self.slots.servers(),
             pools: self.slots.pools(),
+            children: self.children(),
             slots_held,
             slots_limit,
             rows_used: self.slots.rows_used(),

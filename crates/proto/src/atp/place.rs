@@ -84,6 +84,8 @@ impl<V: Values> Switch<V> {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         tenant.share.held += 1;
         tenant.counters.added += 1;
+        tenant.meter.begin(now, child);
+        self.began[row] = now;
         Ok(())
     }
 
@@ -107,7 +109,11 @@ impl<V: Values> Switch<V> {
             sum.overflow |= header.flags.overflow;
             sum.arrived |= bit;
             sum.touched = now;
-            self.count(key, |c| c.added += 1);
+            let (began, last) = (self.began[row], sum.arrived == everyone);
+            if let Some(tenant) = self.tenants.get_mut(key.0, key.1) {
+                tenant.counters.added += 1;
+                tenant.meter.arrive(now, child, began, last);
+            }
         }
         if header.flags.resend {
             self.count(key, |c| c.released += 1);
@@ -179,6 +185,9 @@ impl<V: Values> Switch<V> {
             let (job, tree) = sum.fragment.tenant();
             if let Some(tenant) = self.tenants.get_mut(job, tree) {
                 tenant.share.held -= 1;
+                if sum.arrived != tenant.lease.everyone() {
+                    tenant.meter.give_up(tenant.last_seen, u64::from(!sum.arrived));
+                }
             }
         }
     }

@@ -11,6 +11,7 @@ use super::policy::{Policy, Share};
 use super::slots::{Slot, SlotState};
 use super::tenant::{Counters, Tenant};
 use crate::aggregator::Aggregator;
+use crate::lateness::{Lateness, Meter};
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::sequence::raise_to;
 use crate::values::{RowTransmit, Values};
@@ -42,6 +43,8 @@ pub struct Switch<V: Values> {
     pub(super) config: SwitchConfig,
     pub(super) tenants: LeaseTable<Tenant>,
     pub(super) slots: Vec<Slot<V::Buffer>>,
+    /// By slot, when its fragment began, for the meters.
+    pub(super) began: Vec<Time>,
     pub(super) held: u32,
     pub(super) next_scan: Option<Time>,
     pub(super) values: V,
@@ -72,7 +75,8 @@ impl<V: Values> Aggregator for Switch<V> {
         let share = Share { claim: lease.claim, held: 0, first: first_slot };
         let counters = Counters::default();
         let passed = first as u32;
-        let tenant = Tenant { lease, share, passed, finished: 0, last_seen: now, counters };
+        let meter = Meter::new(lease.members.neighbours().count());
+        let tenant = Tenant { lease, share, passed, finished: 0, last_seen: now, meter, counters };
         self.tenants.insert(tenant);
         Ok(())
     }
@@ -164,6 +168,7 @@ impl<V: Values> Switch<V> {
             config,
             tenants: LeaseTable::new(),
             slots: (0..config.slots.max(1)).map(|_| Slot::Empty).collect(),
+            began: vec![Time(0); config.slots.max(1) as usize],
             held: 0,
             next_scan: None,
             values,
@@ -195,6 +200,14 @@ impl<V: Values> Switch<V> {
     /// Installed leases, the slots that each holds, and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, u32, &Counters)> {
         self.tenants.values().map(|t| (&t.lease, t.share.held, &t.counters))
+    }
+
+    /// How late each child of each lease is, for fragments that had a slot.
+    pub fn lateness(&self, now: Time) -> impl Iterator<Item = (LeaseKey, PortId, Lateness)> {
+        self.tenants.values().flat_map(move |tenant| {
+            let children = tenant.lease.members.neighbours().zip(tenant.meter.read(now));
+            children.map(|(port, lateness)| (tenant.lease.key(), port, lateness))
+        })
     }
 
     /// State of a lease, for a data plane in front of this one: its first slot (0 if slots are shared), and one past

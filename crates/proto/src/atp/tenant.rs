@@ -4,6 +4,7 @@ use netsum_wire::atp::Header;
 
 use super::lease::Lease;
 use super::policy::Share;
+use crate::lateness::Meter;
 use crate::lease::Tenancy;
 use crate::sequence::distance;
 use crate::{DropReason, Time};
@@ -54,6 +55,7 @@ pub(super) struct Tenant {
     pub(super) passed: u32,
     pub(super) finished: u32,
     pub(super) last_seen: Time,
+    pub(super) meter: Meter,
     pub(super) counters: Counters,
 }
 

@@ -10,6 +10,7 @@ use super::lease::{Lease, LeaseError, buffers_per_fragment, first_window};
 use super::memory::Memory;
 use super::tree::{Tree, TreeCounters};
 use crate::aggregator::Aggregator;
+use crate::lateness::Lateness;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
@@ -215,6 +216,14 @@ impl<M: Memory> Switch<M> {
     /// Counters of each (job, tree).
     pub fn tree_counters(&self) -> impl Iterator<Item = (JobId, TreeId, &TreeCounters)> {
         self.trees.values().map(|t| (t.lease.job, t.lease.tree, &t.counters))
+    }
+
+    /// How late each child of each lease is.
+    pub fn lateness(&self, now: Time) -> impl Iterator<Item = (LeaseKey, PortId, Lateness)> {
+        self.trees.values().flat_map(move |tree| {
+            let children = tree.lease.children.iter().zip(tree.meter.read(now));
+            children.map(|(child, lateness)| (tree.lease.key(), child.port, lateness))
+        })
     }
 
     /// Maximum number of fragments in flight of each (job, tree) here.

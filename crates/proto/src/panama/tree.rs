@@ -16,6 +16,7 @@ use netsum_wire::{Epoch, Format, Vid};
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
 use super::switch::TransmitQueue;
+use crate::lateness::Meter;
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
 use crate::{DropReason, PortId, Time};
@@ -98,6 +99,10 @@ pub(crate) struct Tree<B> {
     finished: u64,
     /// By slot, the vid of the last notices "mismatch" that were passed on, and the ranks that these named.
     told: Vec<Option<(u32, u64)>>,
+    /// How late children are.
+    pub(crate) meter: Meter,
+    /// By slot, when its fragment began, for the meter.
+    began: Vec<Time>,
     /// When a neighbour was last heard from.
     pub(crate) last_seen: Time,
 }
@@ -133,6 +138,8 @@ impl<B: Copy> Tree<B> {
             refused_below: first,
             finished: 0,
             told: vec![None; ring],
+            meter: Meter::new(children),
+            began: vec![now; ring],
             last_seen: now,
             lease,
         }
@@ -215,6 +222,7 @@ impl<B: Copy> Tree<B> {
             }
         }
         self.retained_from = self.released;
+        self.meter.clear();
     }
 
     /// Hashes the state that determines all future behaviour.
@@ -300,6 +308,7 @@ impl<B: Copy> Tree<B> {
             let vid = self.released.wrapping_add(offset);
             if self.is_releasable(vid) {
                 self.release(vid, None, memory, out)?;
+                self.close(vid);
             }
         }
         Ok(())
@@ -358,6 +367,9 @@ impl<B: Copy> Tree<B> {
             n_elems: header.n_elems,
             sum: Some(buffer),
         });
+        if let Some(filling) = old.as_ref().filter(|s| s.phase == Phase::Filling) {
+            self.meter.give_up(self.last_seen, !filling.arrived);
+        }
         if let Some(partial) = old.and_then(|s| s.sum) {
             memory.free(partial);
         }
@@ -537,7 +549,33 @@ impl<B: Copy> Tree<B> {
             return placed;
         }
         self.counters.contributions += 1;
+        self.measure(index, child, before.0 == 0);
         Ok(())
+    }
+
+    /// Tells the meter of a child's fragment that was counted now, in `last_seen`.
+    #[inline]
+    fn measure(&mut self, index: usize, child: usize, first: bool) {
+        let now = self.last_seen;
+        let slot = self.slots[index].as_ref();
+        let (arrived, released) =
+            slot.map_or((0, true), |s| (s.arrived, s.phase != Phase::Filling));
+        let complete = arrived.count_ones() as usize == self.lease.children.len();
+        if first {
+            self.began[index] = now;
+            self.meter.begin(now, child);
+        } else {
+            self.meter.arrive(now, child, self.began[index], released && complete);
+        }
+        if released && !complete {
+            self.meter.give_up(now, !arrived);
+        }
+    }
+
+    /// Tells the meter of a sum that was released without a packet.
+    fn close(&mut self, vid: u32) {
+        let slot = self.slots[self.index(vid)].as_ref();
+        self.meter.give_up(self.last_seen, slot.map_or(0, |s| !s.arrived));
     }
 
     /// Whether enough children have contributed, and no other child lags so far that it would lose the result.

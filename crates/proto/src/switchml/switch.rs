@@ -7,6 +7,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use super::lease::{Lease, LeaseError};
 use super::{Header, Kind, NOBODY};
 use crate::aggregator::Aggregator;
+use crate::lateness::{Lateness, Meter};
 use crate::lease::{Granted, LeaseKey, LeaseTable, Tenancy};
 use crate::sequence::distance;
 use crate::values::{RowTransmit, Values};
@@ -40,6 +41,7 @@ struct Round<B> {
     header: Header,
     /// Workers that have contributed, by number (the paper's `seen`).
     arrived: u32,
+    began: Time,
     values: Option<B>,
 }
 
@@ -51,6 +53,7 @@ struct Pool<B> {
     rounds: Vec<Option<Round<B>>>,
     finished: u32,
     last_seen: Time,
+    meter: Meter,
     counters: Counters,
 }
 
@@ -90,7 +93,8 @@ impl<V: Values> Aggregator for Switch<V> {
         let rounds = (0..needed).map(|_| None).collect();
         let counters = Counters::default();
         let first = first as u32;
-        let pool = Pool { rounds, first, finished: 0, last_seen: now, counters, lease };
+        let meter = Meter::new(lease.workers.len());
+        let pool = Pool { rounds, first, finished: 0, last_seen: now, meter, counters, lease };
         if let Some(mut old) = self.pools.insert(pool) {
             old.clear(&mut self.values);
         }
@@ -189,6 +193,14 @@ impl<V: Values> Switch<V> {
         self.pools.values().map(|pool| (pool.lease.key(), pool.lease.slots, &pool.counters))
     }
 
+    /// How late each worker of each lease is.
+    pub fn lateness(&self, now: Time) -> impl Iterator<Item = (LeaseKey, PortId, Lateness)> {
+        self.pools.values().flat_map(move |pool| {
+            let workers = pool.lease.workers.iter().zip(pool.meter.read(now));
+            workers.map(|(&port, lateness)| (pool.lease.key(), port, lateness))
+        })
+    }
+
     /// Installed leases and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
         self.pools.values().map(|p| (&p.lease, &p.counters))
@@ -213,7 +225,7 @@ impl<V: Values> Switch<V> {
         }
         pool.last_seen = now;
         match header.kind {
-            Kind::Contribution => self.contribute(worker, header, payload),
+            Kind::Contribution => self.contribute(now, worker, header, payload),
             Kind::Fin => {
                 pool.finished |= 1 << worker;
                 if pool.finished.count_ones() as usize == pool.lease.workers.len() {
@@ -227,6 +239,7 @@ impl<V: Values> Switch<V> {
 
     fn contribute(
         &mut self,
+        now: Time,
         worker: usize,
         header: &Header,
         payload: &V::Payload,
@@ -244,7 +257,7 @@ impl<V: Values> Switch<V> {
                 0 => None,
                 _ => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             };
-            *round = Some(Round { header: *header, arrived: 0, values });
+            *round = Some(Round { header: *header, arrived: 0, began: now, values });
         }
         let round = round.as_mut().expect("it has begun");
         if round.arrived >> worker & 1 == 1 {
@@ -263,7 +276,12 @@ impl<V: Values> Switch<V> {
         round.arrived |= 1 << worker;
         round.header.next_exponent = round.header.next_exponent.max(header.next_exponent);
         pool.counters.added += 1;
-        if round.arrived.count_ones() as usize == pool.lease.workers.len() {
+        let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
+        match begun {
+            true => pool.meter.arrive(now, worker, round.began, complete),
+            false => pool.meter.begin(now, worker),
+        }
+        if complete {
             pool.counters.completed += 1;
             let (result, values) = round.result();
             self.multicast(header.job, result, values);
@@ -311,6 +329,7 @@ impl<B: Copy> Pool<B> {
     fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         let rounds = self.rounds.iter_mut().filter_map(Option::take);
         rounds.filter_map(|round| round.values).for_each(|row| values.free(row));
+        self.meter.clear();
     }
 
     /// The round of a contribution: the current one, the previous one, or the one that may begin.

@@ -131,6 +131,19 @@ impl<R: Protocol> Machines<R> {
         self.region_of.iter().enumerate().filter_map(at)
     }
 
+    /// What is at the end of a path, if it is a switch or a running worker: its node, or its rank.
+    pub(super) fn end_of(&self, path: u32) -> Option<Child> {
+        let mut ends = self.residents.iter().filter_map(|r| r.ends.get(path as usize));
+        ends.find_map(|end| match *end {
+            End::Node { node, .. } => Some(Child::Switch(NodeId(node))),
+            End::Worker(worker) => {
+                let state = self.residents[0].workers[worker as usize].as_ref()?;
+                Some(Child::Rank(state.rank))
+            }
+            End::Nowhere => None,
+        })
+    }
+
     pub(super) fn nodes_mut(&mut self) -> impl Iterator<Item = &mut R::Node> {
         self.residents.iter_mut().flat_map(Residents::nodes_mut)
     }

@@ -3,7 +3,10 @@
 use std::marker::PhantomData;
 
 use netsum_proto::panama::{Switch, Transmit, TreeCounters, TreeStats, Worker};
-use netsum_proto::{Aggregator, CongestionRule, DropCounters, PortId, Time, WorkerMachine};
+use netsum_proto::{
+    Aggregator, CongestionRule, DropCounters, Lateness, LeaseKey, PortId, Time, WorkerMachine,
+};
+use netsum_topo::Child;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Format, JobId};
 
@@ -94,6 +97,18 @@ impl<P: Payload> Machines<Panama<P>> {
     /// Statistics of a worker's trees.
     pub fn stats(&self, worker: u32) -> Vec<TreeStats> {
         self.worker(worker).map_or(Vec::new(), |worker| worker.tree_stats().collect())
+    }
+
+    /// How late each child of each switch is, by node.
+    pub fn lateness(&self, now: Time) -> Vec<(u32, LeaseKey, Child, Lateness)> {
+        let of = |(node, switch): (u32, &Switch<P>)| {
+            let children = switch.lateness(now);
+            let named = children.filter_map(move |(key, port, lateness)| {
+                Some((node, key, self.end_of(port.0)?, lateness))
+            });
+            named.collect::<Vec<_>>()
+        };
+        self.nodes().flat_map(of).collect()
     }
 
     /// Drop counters of each switch, by node.

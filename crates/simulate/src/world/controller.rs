@@ -201,7 +201,9 @@ impl World {
                         );
                         Happens::WorkerLeft { session }
                     }
-                    pb::worker_report::Report::Join(_) => return,
+                    pb::worker_report::Report::Join(_) | pb::worker_report::Report::Answer(_) => {
+                        return;
+                    }
                 };
                 let _ = self.decide(controller, event);
             }

@@ -1,0 +1,291 @@
+//! How late each child of an aggregator is: the meter that every machine feeds with its packets.
+//!
+//! A fragment begins with its first arrival; what the other children send for it is late by the time since then.
+//! `awaited_ns` is the time during which others had to wait for the child, `opening_ns` the part of it before the
+//! child's first packet of a burst: a burst begins when nothing is outstanding. A rank that computes for too long is as
+//! late in the middle of a burst as at its beginning, or less; what comes over a slow link is later and later. The
+//! histogram says how the lateness of single fragments is distributed.
+//!
+//! The meter uses the time that the driver hands in, in constant time per packet and memory per child.
+
+mod stragglers;
+
+pub use stragglers::{NodeReading, Slow, Straggler, stragglers};
+
+use crate::Time;
+
+/// Number of buckets of the histogram.
+pub const BUCKETS: usize = 12;
+
+/// Upper bound of the first bucket, as a power of two of nanoseconds; each other bucket ends four times later, and the
+/// last has no end.
+const FIRST_BITS: u32 = 10;
+
+/// How late one child was, since its lease was installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Lateness {
+    /// Fragments by their lateness: below 1,024 ns, 4,096 ns, and so on; the last bucket holds those of more than a second.
+    pub histogram: [u64; BUCKETS],
+    /// Sum of their lateness, in nanoseconds.
+    pub late_ns: u64,
+    /// Fragments of which the child was the last.
+    pub last: u64,
+    /// Time during which at least one fragment lacked the child and had another, in nanoseconds.
+    pub awaited_ns: u64,
+    /// Bursts in which the child has sent.
+    pub bursts: u64,
+    /// Time from the beginnings of these bursts to the child's first packets, in nanoseconds.
+    pub opening_ns: u64,
+}
+
+impl Lateness {
+    /// Exclusive upper bound of a bucket in nanoseconds; `None` for the last.
+    pub fn bound_ns(bucket: usize) -> Option<u64> {
+        (bucket + 1 < BUCKETS).then(|| 1 << (FIRST_BITS as usize + 2 * bucket))
+    }
+
+    /// Fragments in the histogram.
+    pub fn fragments(&self) -> u64 {
+        self.histogram.iter().sum()
+    }
+
+    /// Whether the child is late because it begins late: its fragments are late by about as much as its beginnings. Those
+    /// of a slow link are later the longer a burst lasts.
+    pub(crate) fn begins_late(&self) -> bool {
+        let (fragments, bursts) = (self.fragments().into(), u128::from(self.bursts));
+        2 * u128::from(self.opening_ns) * u128::max(fragments, 1)
+            >= u128::from(self.late_ns) * bursts
+    }
+
+    /// The growth since an earlier reading; figures that fell began anew.
+    pub fn since(&self, earlier: &Lateness) -> Lateness {
+        if self.bursts < earlier.bursts || self.fragments() < earlier.fragments() {
+            return *self;
+        }
+        let mut histogram = self.histogram;
+        let before = earlier.histogram.iter();
+        histogram
+            .iter_mut()
+            .zip(before)
+            .for_each(|(now, before)| *now = now.saturating_sub(*before));
+        Lateness {
+            histogram,
+            late_ns: self.late_ns.saturating_sub(earlier.late_ns),
+            last: self.last.saturating_sub(earlier.last),
+            awaited_ns: self.awaited_ns.saturating_sub(earlier.awaited_ns),
+            bursts: self.bursts - earlier.bursts,
+            opening_ns: self.opening_ns.saturating_sub(earlier.opening_ns),
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, late_ns: u64) {
+        // Zero has no bit; the first bucket takes FIRST_BITS bits.
+        let bits = (u64::BITS - late_ns.leading_zeros()).saturating_sub(FIRST_BITS);
+        self.histogram[(bits.div_ceil(2) as usize).min(BUCKETS - 1)] += 1;
+        self.late_ns += late_ns;
+    }
+}
+
+/// The meter of one lease.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Meter {
+    children: Vec<Child>,
+    /// Fragments that have begun and are not complete.
+    open: u32,
+    /// Beginning of the burst.
+    opened: Time,
+    /// Children that have not sent in the burst, by bit.
+    unheard: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Child {
+    lateness: Lateness,
+    /// Open fragments that lack the child.
+    lacking: u32,
+    /// Since when there are any.
+    since: Time,
+}
+
+impl Meter {
+    /// A meter of so many children; one child is late for nobody.
+    pub(crate) fn new(children: usize) -> Meter {
+        let children = vec![Child::default(); if children > 1 { children } else { 0 }];
+        Meter { children, ..Meter::default() }
+    }
+
+    /// The first packet of a fragment.
+    #[inline]
+    pub(crate) fn begin(&mut self, now: Time, child: usize) {
+        if self.children.is_empty() {
+            return;
+        }
+        if self.open == 0 {
+            self.opened = now;
+            self.unheard = u64::MAX;
+        }
+        self.open += 1;
+        for (i, other) in self.children.iter_mut().enumerate() {
+            if i != child {
+                if other.lacking == 0 {
+                    other.since = now;
+                }
+                other.lacking += 1;
+            }
+        }
+        self.children[child].lateness.count(0);
+        self.hear(now, child);
+    }
+
+    /// Another packet of a fragment that began at `began`; `last`: whether it is complete now.
+    #[inline]
+    pub(crate) fn arrive(&mut self, now: Time, child: usize, began: Time, last: bool) {
+        let Some(Child { lateness, .. }) = self.children.get_mut(child) else { return };
+        lateness.count(now.since(began));
+        lateness.last += u64::from(last);
+        self.hear(now, child);
+        self.supply(now, child);
+        self.open -= u32::from(last && self.open > 0);
+    }
+
+    /// A fragment ends that lacks the children of that bitmap, which will not be awaited any more.
+    pub(crate) fn give_up(&mut self, now: Time, lacking: u64) {
+        for child in (0..self.children.len()).filter(|child| lacking >> child & 1 == 1) {
+            self.supply(now, child);
+        }
+        self.open = self.open.saturating_sub(1);
+    }
+
+    /// All fragments end.
+    pub(crate) fn clear(&mut self) {
+        self.open = 0;
+        self.children.iter_mut().for_each(|child| child.lacking = 0);
+    }
+
+    /// By child; empty for a lease with one child. What is being awaited at `now` counts.
+    pub(crate) fn read(&self, now: Time) -> impl Iterator<Item = Lateness> {
+        let unheard = if self.open > 0 { self.unheard } else { 0 };
+        self.children.iter().enumerate().map(move |(i, child)| {
+            let mut lateness = child.lateness;
+            if child.lacking > 0 {
+                lateness.awaited_ns += now.since(child.since);
+                lateness.opening_ns +=
+                    if unheard >> i & 1 == 1 { now.since(self.opened) } else { 0 };
+            }
+            lateness
+        })
+    }
+
+    /// An open fragment no longer lacks the child.
+    #[inline]
+    fn supply(&mut self, now: Time, child: usize) {
+        let Child { lateness, lacking, since } = &mut self.children[child];
+        if *lacking == 1 {
+            lateness.awaited_ns += now.since(*since);
+        }
+        *lacking = lacking.saturating_sub(1);
+    }
+
+    /// A packet of the child, perhaps its first of the burst.
+    #[inline]
+    fn hear(&mut self, now: Time, child: usize) {
+        if self.unheard >> child & 1 == 1 {
+            self.unheard &= !(1 << child);
+            let lateness = &mut self.children[child].lateness;
+            lateness.bursts += 1;
+            lateness.opening_ns += now.since(self.opened);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Children send fragments `0..fragments` at the times that `at` gives, in the order of time.
+    fn run(children: usize, fragments: usize, at: impl Fn(usize, usize) -> u64) -> Vec<Lateness> {
+        let mut packets: Vec<_> = (0..children)
+            .flat_map(|child| (0..fragments).map(move |fragment| (child, fragment)))
+            .map(|(child, fragment)| (at(child, fragment), child, fragment))
+            .collect();
+        packets.sort_unstable();
+        let mut meter = Meter::new(children);
+        let mut begun = vec![None; fragments];
+        let mut arrived = vec![0; fragments];
+        let end = Time(packets.last().unwrap().0);
+        for (now, child, fragment) in packets {
+            arrived[fragment] += 1;
+            match begun[fragment] {
+                None => {
+                    begun[fragment] = Some(Time(now));
+                    meter.begin(Time(now), child);
+                }
+                Some(began) => {
+                    meter.arrive(Time(now), child, began, arrived[fragment] == children);
+                }
+            }
+        }
+        assert_eq!(meter.open, 0);
+        meter.read(end).collect()
+    }
+
+    #[test]
+    fn a_late_child_is_awaited_before_its_first_packet_and_a_slow_link_after_it() {
+        let late = run(4, 64, |child, fragment| {
+            10 * fragment as u64 + if child == 2 { 5_000_000 } else { 0 }
+        });
+        assert_eq!(late[2].last, 64);
+        assert_eq!(late[2].awaited_ns, 5_000_000 + 63 * 10);
+        assert_eq!(late[2].opening_ns, 5_000_000);
+        let slow =
+            run(4, 64, |child, fragment| fragment as u64 * if child == 2 { 80_000 } else { 10 });
+        assert_eq!(slow[2].awaited_ns, 63 * 80_000);
+        assert_eq!(slow[2].opening_ns, 0, "its first packet came with the others");
+        for child in [0, 1, 3] {
+            assert_eq!(late[child].awaited_ns + slow[child].awaited_ns, 0);
+        }
+    }
+
+    #[test]
+    fn lateness_is_counted_by_powers_of_four() {
+        let mut lateness = Lateness::default();
+        let edges: Vec<u64> = (0..BUCKETS).filter_map(Lateness::bound_ns).collect();
+        assert_eq!((edges[0], edges[5], edges.len()), (1024, 1 << 20, BUCKETS - 1));
+        for (bucket, &edge) in edges.iter().enumerate() {
+            lateness.count(edge - 1);
+            assert_eq!(lateness.histogram[bucket], bucket.min(1) as u64 + 1, "below {edge}");
+            lateness.count(edge);
+            assert_eq!(lateness.histogram[bucket + 1], 1, "at {edge}");
+        }
+        lateness.count(u64::MAX >> 1);
+        assert_eq!(lateness.fragments(), 2 * edges.len() as u64 + 1);
+    }
+
+    #[test]
+    fn what_is_awaited_now_counts_until_it_is_given_up() {
+        let mut meter = Meter::new(3);
+        meter.begin(Time(100), 0);
+        meter.begin(Time(200), 0);
+        meter.arrive(Time(300), 1, Time(100), false);
+        let awaited = |meter: &Meter| -> Vec<_> {
+            meter.read(Time(1_100)).map(|l| (l.awaited_ns, l.opening_ns)).collect()
+        };
+        assert_eq!(awaited(&meter), [(0, 0), (1_000, 200), (1_000, 1_000)]);
+        meter.give_up(Time(500), 0b100);
+        meter.give_up(Time(600), 0b110);
+        assert_eq!(awaited(&meter), [(0, 0), (500, 200), (500, 0)]);
+        meter.begin(Time(700), 2);
+        meter.clear();
+        assert_eq!(awaited(&meter), [(0, 0), (500, 200), (500, 0)]);
+    }
+
+    #[test]
+    fn a_single_child_is_late_for_nobody() {
+        let mut meter = Meter::new(1);
+        meter.begin(Time(1), 0);
+        meter.arrive(Time(9), 0, Time(1), true);
+        meter.give_up(Time(9), 1);
+        assert_eq!(meter.read(Time(9)).count(), 0);
+    }
+}

@@ -1,0 +1,136 @@
+"""What a process is doing, from its stacks, its threads and the system's accounts of them."""
+
+import re
+import statistics
+from collections import Counter
+
+from netsum.diagnosis.evidence import Case, Frame, Process, Stack
+
+BUSY = 0.3
+"""Share of the time on a processor from which a thread computes."""
+DELAYED = 0.5
+"""Share of the time that a thread waits for a processor from which its host is overloaded."""
+LATE_SHARE = 0.25
+"""Part of the time between two operations by which a rank must be late to be named."""
+LATE_S = 0.02
+_LIBRARY = re.compile(r"/netsum/(?!.*tests/)|/torch/|/lib/python3[.\d]*/|/site-packages/|^<")
+_LOADER = re.compile(
+    r"(?:^|[._])_*(?:load\w*|read\w*|fetch\w*|next_batch|next_data|__next__|__getitem__)|loader|dataset", re.IGNORECASE
+)
+_BLOCKED = ("read", "open", "receive", "poll")
+_DIFFERENT = re.compile(r"rank (\d+) called .*, rank (\d+) called .*\(operation #\d+\)(?:; rank (\d+) differs)?")
+_LOST = re.compile(r"rank (\d+) \(host [^)]*\) (?:is lost|has left)")
+
+
+def call_site(stack: Stack | None) -> Frame | None:
+    """The innermost frame of the program itself; without one, the innermost of all."""
+    if stack is None or not stack.frames:
+        return None
+    return next((frame for frame in stack.frames if not _LIBRARY.search(frame[0])), stack.frames[0])
+
+
+def exception_of(process: Process) -> str | None:
+    """The exception that the main thread handles, or that has ended it."""
+    stack = process.main_stack()
+    return process.uncaught or (stack.exception if stack else None)
+
+
+def classify(rounds: list[Process]) -> tuple[str, str]:
+    """What keeps a rank that others wait for: the class that most rounds show, and words for it."""
+    found = [_of_one(process) for process in rounds]
+    if not found:
+        return "unknown", "it did not answer"
+    # A rank that is late in every step is seen where it spends its time, and now and then elsewhere.
+    counts = Counter(fault for fault, _ in found if fault != "waiting") or Counter(fault for fault, _ in found)
+    fault = counts.most_common(1)[0][0]
+    return fault, next(words for each, words in reversed(found) if each == fault)
+
+
+def _of_one(process: Process) -> tuple[str, str]:
+    main, stack = process.main_thread(), process.main_stack()
+    site = call_site(stack)
+    at = f" at {site[0]}:{site[1]} in {site[2]}" if site else ""
+    error = exception_of(process)
+    if error:
+        return "exception", f"an exception is on its way: {error}{at}"
+    call = main.call if main else None
+    blocked = (call is not None and call.startswith(_BLOCKED)) or (main is not None and main.state == "D")
+    if process.silent_s is not None:
+        if main is not None and main.delayed >= DELAYED:
+            return "host", f"its host is overloaded: its main thread waits for a processor{at}"
+        words = f"its interpreter does not answer: it is in C code since {max(process.silent_s, 0.2):.1f} s or more{at}"
+        return ("slow input", words + f" ({call})") if blocked else ("native code", words)
+    if _in_netsum(stack):
+        return "waiting", f"it waits in an operation of its own{at}"
+    if blocked:
+        return "slow input", f"it waits for input ({call or 'a device'}){at}"
+    if stack is not None and any(_is_loader(frame) for frame in stack.frames):
+        return "slow input", f"it is loading data{at}"
+    if main is not None and main.delayed >= DELAYED and main.delayed > main.running:
+        words = f"{main.delayed:.0%} of the time it waits for one of {process.processors} processors"
+        return "host", f"its host is overloaded: {words}{at}"
+    if main is not None and call == "sleep":
+        return "computing", f"it sleeps{at}"
+    return "computing", f"it is computing{at}"
+
+
+def _is_loader(frame: Frame) -> bool:
+    file, _, function = frame
+    if "/torch/utils/data/" in file:
+        return True
+    return not _LIBRARY.search(file) and bool(_LOADER.search(function))
+
+
+def _in_netsum(stack: Stack | None) -> bool:
+    """Whether the innermost calls are an operation of this library, or torch's wait for one."""
+    if stack is None:
+        return False
+    inner = next((frame for frame in stack.frames if not frame[0].startswith("<")), None)
+    return inner is not None and (
+        ("/netsum/" in inner[0] and "/tests/" not in inner[0]) or "torch/distributed" in inner[0]
+    )
+
+
+def weight(process: Process) -> float:
+    """How much a process explains a wait, to choose among several that are awaited."""
+    main = process.main_thread()
+    odd = exception_of(process) is not None or process.silent_s is not None
+    return 2.0 * odd + (main.delayed if main else 0.0)
+
+
+def late_rank(case: Case) -> int | None:
+    """The rank that begins its operations much later than all others, by switches' meters or by the ranks' clocks."""
+    for straggler in case.stragglers:
+        child = str(straggler["child"])
+        if straggler["slow"] == "rank" and straggler["share"] >= LATE_SHARE and child.startswith("rank "):
+            return int(child[5:])
+    called: dict[int, dict[int, float]] = {}
+    for round_ in case.rounds:
+        for rank, process in round_.processes.items():
+            membership = process.groups.get(case.group)
+            for call in membership.calls if membership else ():
+                if call.number is not None:
+                    called.setdefault(call.number, {})[rank] = call.called
+    whole = sorted(number for number, by_rank in called.items() if len(by_rank) == case.size)
+    if len(whole) < 4 or case.size < 2:
+        return None
+    late = {
+        rank: statistics.median(called[number][rank] - min(called[number].values()) for number in whole)
+        for rank in range(case.size)
+    }
+    last = max(late, key=lambda rank: late[rank])
+    others = sorted(late[rank] for rank in late if rank != last)
+    starts = [min(called[number].values()) for number in whole]
+    period = (starts[-1] - starts[0]) / max(whole[-1] - whole[0], 1)
+    is_late = late[last] >= max(LATE_S, LATE_SHARE * period) and late[last] >= 3 * others[-1]
+    return last if is_late else None
+
+
+def read_failure(reason: str) -> tuple[str, list[int]]:
+    """The kind of a group's failure and the ranks that it names."""
+    if match := _DIFFERENT.search(reason):
+        other, ours, differs = match.groups()
+        return "different call", [int(differs)] if differs else sorted({int(other), int(ours)})
+    if match := _LOST.search(reason):
+        return "lost", [int(match[1])]
+    return "", []

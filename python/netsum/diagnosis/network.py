@@ -1,0 +1,214 @@
+"""What the network and its switches do to a job, from the growth of counters between two rounds."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from netsum.diagnosis.evidence import Case, Process
+from netsum.reports import JobStatus, SwitchStatus
+
+RESENT_MIN = 20
+"""Packets sent again between two rounds; a few are lost on healthy networks."""
+MARKED_SHARE = 0.9
+"""Share of results with a congestion mark: congestion control keeps it far below on a link that is merely full."""
+RESULTS_MIN = 50
+SLOW_SHARE = 0.25
+"""Share of the time for which the others wait for a link before it is named."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fault of the network: the ranks that it concerns, and the link, as words."""
+
+    fault: str
+    ranks: tuple[int, ...]
+    place: str
+    words: str
+
+
+def job_of(case: Case) -> JobStatus | None:
+    """The job in the controller's last status."""
+    jobs = case.now["jobs"] if case.now else []
+    return next((job for job in jobs if job["job"] == case.job), None)
+
+
+def dead_switch(case: Case) -> tuple[str, str] | None:
+    """A switch of the fabric that is down, or that the job's trees got no answer from: its name, and words."""
+    job = job_of(case)
+    if case.now is None or job is None:
+        return None
+    used = _switches_of(job) | (_switches_of(_job_before(case)) if _job_before(case) else set())
+    for switch in case.now["switches"]:
+        if switch["state"] == "down" and (switch["name"] in used or not job["trees"]):
+            effect = f"; the job goes on without it: {job['reason']}" if job["reason"] else ""
+            return switch[
+                "name"
+            ], f"{_what(switch)} {switch['name']} is dead since {switch['state_for_s']:.0f} s{effect}"
+    silent = {
+        switch_of_tree
+        for rank in job["ranks"]
+        for tree in (rank["statistics"] or {"silent_trees": []})["silent_trees"]
+        for switch_of_tree in _nodes(job, tree)
+    }
+    silent |= _silent_by_ranks(case)
+    for name in sorted(silent):
+        return name, f"switch {name} does not answer: it is stopped, or its links are cut"
+    if job["reason"]:
+        return "", f"sums do not use all trees: {job['reason']}"
+    return None
+
+
+def _silent_by_ranks(case: Case) -> set[str]:
+    """First switches of trees on which no rank had a result between the rounds although all sent again."""
+    if len(case.rounds) < 2:
+        return set()
+    first, last = case.rounds[0].processes, case.rounds[-1].processes
+    found: dict[str, list[bool]] = {}
+    for rank in last:
+        if rank in first:
+            for tree, growth in growth_of_trees(case.group, first[rank], last[rank]).items():
+                stuck = growth["results"] == 0 and growth["retransmits"] > 0 and not tree[2]
+                found.setdefault(tree[1], []).append(stuck)
+    return {switch for switch, stuck in found.items() if switch and len(stuck) > 1 and all(stuck)}
+
+
+def _job_before(case: Case) -> JobStatus | None:
+    jobs = case.before["jobs"] if case.before else []
+    return next((job for job in jobs if job["job"] == case.job), None)
+
+
+def _switches_of(job: JobStatus | None) -> set[str]:
+    return {node["switch"] for tree in job["trees"] for node in tree["nodes"]} if job else set()
+
+
+def _nodes(job: JobStatus, number: int) -> set[str]:
+    return {node["switch"] for tree in job["trees"] if tree["tree"] == number for node in tree["nodes"]}
+
+
+def _what(switch: SwitchStatus) -> str:
+    return switch["role"]
+
+
+def reason_of_loss(case: Case, rank: int) -> str:
+    """What the controller says about a rank that is gone."""
+    job = job_of(case)
+    state = next((each["state"] for each in job["ranks"] if each["rank"] == rank), "") if job else ""
+    return f"; the controller counts it as {state}" if state in ("away", "lost", "left") else ""
+
+
+def growth_of_trees(group: str, before: Process, now: Process) -> dict[tuple[int, str, int], dict[str, int]]:
+    """By tree, its first switch and the ranks that it last named as missing: how its counters grew."""
+    old = {tree["tree"]: tree for tree in _trees(group, before)}
+    found = {}
+    for tree in _trees(group, now):
+        last = old.get(tree["tree"], {})
+        names = ("results", "retransmits", "marks")
+        growth = {name: max(int(tree[name]) - int(last.get(name, 0)), 0) for name in names}
+        found[(tree["tree"], str(tree["switch"]), int(tree["waiting_for"]))] = {**growth, "window": int(tree["window"])}
+    return found
+
+
+def _trees(group: str, process: Process) -> list[dict[str, Any]]:
+    membership = process.groups.get(group)
+    return list(membership.stats["trees"]) if membership else []
+
+
+@dataclass
+class _Growth:
+    results: int = 0
+    resent: int = 0
+    marks: int = 0
+    window: int = 0
+    missing: int = 0
+    switch: str = ""
+
+
+def _growths(case: Case) -> dict[int, _Growth]:
+    first, last = case.rounds[0].processes, case.rounds[-1].processes
+    found = {}
+    for rank, process in last.items():
+        total = _Growth()
+        before = first.get(rank, process)
+        for (_, switch, missing), growth in growth_of_trees(case.group, before, process).items():
+            total.results += growth["results"]
+            total.resent += growth["retransmits"]
+            total.marks += growth["marks"]
+            total.window = max(total.window, growth["window"])
+            total.missing |= missing
+            total.switch = switch
+        found[rank] = total
+    return found
+
+
+def judge(case: Case, stuck: bool) -> Finding | None:
+    """A fault of a link, if the counters show one. stuck: operations that all ranks have called do not end."""
+    if len(case.rounds) < 2:
+        return None
+    growths = _growths(case)
+    late = _slow_child(case)
+    resent = {rank: growth.resent for rank, growth in growths.items()}
+    results = sum(growth.results for growth in growths.values())
+    if sum(resent.values()) >= RESENT_MIN and results > 0:
+        return _lossy(case, growths, late)
+    if stuck and sum(resent.values()) > 0 and results == 0:
+        missing = growths and _missing(growths)
+        if missing:
+            rank = missing[0]
+            link = _link(case, rank, growths)
+            words = f"small packets pass {link}, large ones do not: is its MTU smaller than the interfaces say?"
+            return Finding("large packets", tuple(missing), link, words)
+    marks = sum(growth.marks for growth in growths.values())
+    if results >= RESULTS_MIN and marks >= MARKED_SHARE * results:
+        words = f"{marks / results:.0%} of all results have a congestion mark; windows are down to "
+        return Finding("marks", (), "", words + f"{max(growth.window for growth in growths.values())} fragments")
+    if late and late[0] == "link" and late[2] >= SLOW_SHARE:
+        child, at = late[1]
+        ranks = (int(child[5:]),) if child.startswith("rank ") else ()
+        link = _link(case, ranks[0], growths) if ranks else f"link {child} - {at}"
+        return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
+    return None
+
+
+def _slow_child(case: Case) -> tuple[str, tuple[str, str], float] | None:
+    if not case.stragglers:
+        return None
+    worst = max(case.stragglers, key=lambda each: float(each["share"]))
+    return worst["slow"], (worst["child"], worst["at"]), float(worst["share"])
+
+
+def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, str], float] | None) -> Finding:
+    """Results lost on their way down make one rank send again; fragments lost on their way up make all do so, and the
+    others wait for the rank whose fragments they are."""
+    most = max(growths, key=lambda rank: growths[rank].resent)
+    others = [growth.resent for rank, growth in growths.items() if rank != most]
+    alone = growths[most].resent >= 3 * max(max(others, default=0), 1)
+    rank = most
+    direction = "down"
+    if not alone:
+        direction = "up"
+        if late and late[1][0].startswith("rank "):
+            rank = int(late[1][0][5:])
+        elif late:
+            child, at = late[1]
+            link = f"link {child} - {at}"
+            return Finding("lossy link", (), link, f"{link} loses packets: ranks send again what was lost")
+        else:
+            rank = (_missing(growths) or [most])[0]
+    link = _link(case, rank, growths)
+    growth = growths[rank]
+    share = growth.resent / max(growth.resent + growth.results, 1)
+    words = f"{link} loses packets on the way {direction}: rank {rank} sent {share:.1%} of its fragments again"
+    return Finding("lossy link", (rank,), link, words)
+
+
+def _missing(growths: dict[int, _Growth]) -> list[int]:
+    """Ranks that most others' trees name as missing."""
+    counts = {rank: sum(growth.missing >> (rank % 64) & 1 for growth in growths.values()) for rank in growths}
+    most = max(counts.values(), default=0)
+    return [rank for rank, count in counts.items() if count == most] if most else []
+
+
+def _link(case: Case, rank: int, growths: dict[int, _Growth]) -> str:
+    job = job_of(case)
+    host = next((each["host"] for each in job["ranks"] if each["rank"] == rank), "") if job else ""
+    switch = growths[rank].switch if rank in growths else ""
+    return f"link {host or f'of rank {rank}'} - {switch}" if switch else f"the link of {host or f'rank {rank}'}"

@@ -1,0 +1,221 @@
+"""Verdicts by a table of evidence, and answers of real processes that hang."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from netsum.diagnosis.evidence import Call, Case, Membership, Process, Round, Stack, Thread, process
+from netsum.diagnosis.verdict import judge
+from netsum.diagnosis.words import as_json, lines
+
+USER = ("/home/me/train.py", 42, "train")
+WAITING = (("/x/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"), USER)
+COMPUTING = (("/home/me/model.py", 7, "forward"), USER)
+LOADING = (("/usr/lib/python3.11/socket.py", 5, "recv"), ("/home/me/data.py", 3, "load_batch"), USER)
+NOW = 1000.0
+
+
+def _stats(**trees: Any) -> dict[str, Any]:
+    tree = {"tree": 0, "switch": "rack0", "window": 32, "results": 0, "retransmits": 0, "marks": 0, "waiting_for": 0}
+    return {"job": 7, "trees": [{**tree, **trees}]}
+
+
+def _calls(ended: int, pending: float | None, words: str = "allreduce float32[9] sum") -> tuple[Call, ...]:
+    calls = [Call(n, words, 36, NOW - 60 + n, 0.1, None) for n in range(max(ended - 8, 0), ended)]
+    if pending is not None:
+        calls.append(Call(ended, words, 36, NOW - pending, None, None))
+    return tuple(calls)
+
+
+def _process(
+    rank: int,
+    calls: tuple[Call, ...],
+    frames: Any = WAITING,
+    call: str | None = "lock",
+    running: float = 0.0,
+    delayed: float = 0.0,
+    **more: Any,
+) -> Process:
+    """A process of the group "world" of four."""
+    membership = Membership(
+        group="world",
+        rank=rank,
+        size=4,
+        places=tuple(f"host h{n}, pid {100 + n}" for n in range(4)),
+        failure=more.pop("failure", None),
+        away=more.pop("away", None),
+        next=max((c.number for c in calls if c.number is not None), default=-1) + 1,
+        calls=calls,
+        silent=frozenset(),
+        peers={},
+        stats=more.pop("stats", _stats()),
+    )
+    pid = 100 + rank
+    groups = {"world": membership, **more.pop("groups", {})}
+    stack = Stack("MainThread", True, pid, tuple(frames), more.pop("exception", None))
+    thread = Thread(pid, "python", more.pop("state", "S"), running, delayed, call)
+    return Process(pid, NOW, 1, 2, None, (thread,), groups, (stack,), **more)
+
+
+def _waits(rank: int, **more: Any) -> Process:
+    return _process(rank, _calls(20, 5.0), **more)
+
+
+def _behind(rank: int, **more: Any) -> Process:
+    return _process(rank, _calls(20, None), **more)
+
+
+def _case(*processes: Process, first: list[Process] | None = None, **more: Any) -> Case:
+    places = {n: f"host h{n}, pid {100 + n}" for n in range(4)}
+    by_rank = [{p.groups["world"].rank: p for p in each} for each in (first or processes, processes)]
+    return Case("world", 4, [Round(each) for each in by_rank], places=places, job=7, **more)
+
+
+def _others(*ranks: int, **more: Any) -> list[Process]:
+    return [_waits(rank, **more) for rank in ranks]
+
+
+def _in_group(name: str, rank: int, calls: tuple[Call, ...]) -> dict[str, Membership]:
+    base = _behind(rank).groups["world"]
+    following = max((c.number for c in calls if c.number is not None), default=-1) + 1
+    return {name: replace(base, group=name, size=2, calls=calls, next=following)}
+
+
+def _status(**more: Any) -> Any:
+    rank = {"rank": 0, "host": "h0", "pid": 100, "state": "connected", "udp_address": "", "statistics": None}
+    node = {"switch": "rack0", "address": "", "children": [], "parent": "", "via": []}
+    tree = {"tree": 0, "root": "rack0", "nodes": [node]}
+    job = {"job": 7, "name": "world", "size": 4, "state": "running", "trees": [tree], "reason": "", "ranks": [rank]}
+    switch = {"name": "rack0", "role": "switch", "state": "up", "state_for_s": 9.0}
+    return {"jobs": [{**job, **more.pop("job", {})}], "switches": [{**switch, **more.pop("switch", {})}]}
+
+
+def _grown(**counters: int) -> tuple[list[Process], list[Process]]:
+    """Healthy processes before and after counters of all trees grew."""
+    before = [_process(rank, _calls(20, 0.1), stats=_stats()) for rank in range(4)]
+    after = [_process(rank, _calls(20, 0.1), stats=_stats(**counters)) for rank in range(4)]
+    return before, after
+
+
+LATE = {"slow": "rank", "child": "rank 2", "at": "rack0", "share": 0.5, "job": 7, "tree": 0}
+LINK = {**LATE, "slow": "link"}
+TRIO = _others(0, 1, 3)
+CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
+    "well": (_case(*[_process(rank, _calls(20, 0.2)) for rank in range(4)]), "well", ()),
+    "computing": (_case(*TRIO, _behind(2, frames=COMPUTING, call=None, running=0.9)), "computing", (2,)),
+    "sleeping": (_case(*TRIO, _behind(2, frames=COMPUTING, call="sleep")), "computing", (2,)),
+    "loading": (_case(*TRIO, _behind(2, frames=LOADING, call="sleep")), "slow input", (2,)),
+    "reading": (_case(*TRIO, _behind(2, frames=COMPUTING, call="read of /mnt/x")), "slow input", (2,)),
+    "disk": (_case(*TRIO, _behind(2, frames=COMPUTING, call=None, state="D")), "slow input", (2,)),
+    "native": (_case(*TRIO, _behind(2, frames=COMPUTING, call=None, running=0.9, silent_s=3.0)), "native code", (2,)),
+    "native, busy host": (_case(*TRIO, _behind(2, call=None, running=0.2, delayed=0.8, silent_s=0.0)), "host", (2,)),
+    "raising": (_case(*TRIO, _behind(2, frames=COMPUTING, exception="ValueError: no")), "exception", (2,)),
+    "raised": (_case(*TRIO, _behind(2, frames=COMPUTING, uncaught="ValueError: no")), "exception", (2,)),
+    "overloaded": (_case(*TRIO, _behind(2, frames=COMPUTING, call=None, running=0.1, delayed=0.8)), "host", (2,)),
+    "stopped": (_case(*TRIO, outside={2: "T"}), "stopped", (2,)),
+    "dead": (_case(*TRIO, outside={2: None}), "dead", (2,)),
+    "silent": (_case(*TRIO), "silent", (2,)),
+    "different": (
+        _case(*TRIO, _process(2, _calls(20, 5.0, "allreduce float32[8] sum"))),
+        "different call",
+        (2,),
+    ),
+    "told": (
+        _case(
+            *_others(
+                0,
+                1,
+                3,
+                failure="rank 2 called barrier, rank 0 called allreduce float32[9] sum (operation #20); "
+                "rank 2 differs from most ranks",
+            ),
+        ),
+        "different call",
+        (2,),
+    ),
+    "gone": (_case(*_others(0, 1, 3, failure="rank 2 (host h2, pid 102) is lost: reset")), "dead", (2,)),
+    "switch": (
+        _case(*_others(0, 1, 2, 3), before=_status(), now=_status(switch={"state": "down"})),
+        "switch",
+        (),
+    ),
+    "marks": (_case(*_grown(results=500, marks=490)[1], first=_grown()[0]), "marks", ()),
+    "slow link": (_case(*_grown(results=500)[1], first=_grown()[0], stragglers=[LINK]), "slow link", (2,)),
+    "lossy up": (
+        _case(*_grown(results=500, retransmits=40)[1], first=_grown()[0], stragglers=[LATE]),
+        "lossy link",
+        (2,),
+    ),
+    "late": (
+        _case(
+            *[_process(rank, _calls(20, 0.1), frames=LOADING if rank == 2 else WAITING) for rank in range(4)],
+            stragglers=[LATE],
+        ),
+        "slow input",
+        (2,),
+    ),
+    "controller": (
+        _case(*[_process(rank, _calls(20, 0.1), away="connection refused") for rank in range(4)]),
+        "controller",
+        (),
+    ),
+    "stuck": (_case(*_others(0, 1, 2, 3)), "unknown", (0, 1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_verdicts(name):
+    case, fault, ranks = CASES[name]
+    found = judge(case)
+    assert (found.fault, found.ranks) == (fault, ranks), found.words
+    assert lines(case, found)
+    assert as_json(case, found, 0.1)["fault"] == fault
+
+
+def test_a_deadlock_of_two_groups_is_shown_as_its_cycle():
+    one, other = _calls(3, 5.0), _calls(3, None)
+    first = _behind(1, groups={**_in_group("a", 0, one), **_in_group("b", 0, other)})
+    second = _behind(3, groups={**_in_group("b", 1, one), **_in_group("a", 1, other)})
+    found = judge(_case(*_others(0, 2), first, second))
+    assert found.fault == "deadlock"
+    assert found.cycle == ((1, "a"), (3, "b"))
+
+
+def test_lost_results_make_one_rank_send_again():
+    before, after = _grown(results=500)
+    after[1] = _process(1, _calls(20, 0.1), stats=_stats(results=500, retransmits=60))
+    found = judge(_case(*after, first=before, now=_status(), before=_status()))
+    assert (found.fault, found.ranks) == ("lossy link", (1,))
+    assert "on the way down" in found.words
+
+
+def test_who_waits_for_whom_and_where():
+    case = _case(*TRIO, _behind(2, frames=LOADING, call="sleep"))
+    said = lines(case, judge(case))
+    assert said[0].startswith("slow input: rank 2 (host h2, pid 102) has not called it: it is loading data")
+    assert "operation #20 of group world, allreduce float32[9] sum" in said[1]
+    assert "rank 0 waits for rank 2 since 5.0 s, at /home/me/train.py:42 in train" in said[2]
+    assert "rank 2 is awaited (host h2, pid 102), at /home/me/data.py:3 in load_batch" in said[-1]
+
+
+def test_stacks_without_the_interpreter_are_read_from_its_crash_report():
+    dump = """Thread 0x1 (most recent call first):
+  File "/x/threading.py", line 3 in wait
+  File "/x/a b, line 2.py", line 9 in run
+
+Thread 0x2 (most recent call first):
+  File "/home/me/train.py", line 42 in train
+"""
+    answer = {
+        "pid": 5,
+        "unix_s": NOW,
+        "load": {"processors": 2, "runnable": 1, "pressure": None},
+        "threads": [],
+        "groups": [],
+        "stacks": {"silent_s": 1.5, "dump": dump},
+    }
+    found = process(answer)
+    assert found.silent_s == 1.5
+    assert found.main_stack() == Stack("", True, None, (USER,))
+    assert found.stacks[0].frames[1] == ("/x/a b, line 2.py", 9, "run")
