@@ -4,39 +4,39 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
 
+use crate::distances::Distances;
 use crate::trees::Request;
 
 /// A tree and how it was grown.
 pub(crate) struct TreeCandidate {
     /// The switch from which it was grown; the tree's root unless that had only one child.
     pub start: NodeId,
-    /// Links from `start` to the furthest rack switch.
-    pub depth: usize,
     /// The tree, without switches that would only forward.
     pub tree: AggregationTree,
 }
 
-/// Grows a tree from `start` to all ranks over live switches, without the links in `used`;
-/// `None` where a rank cannot be reached.
+/// Grows a tree from `start` to all ranks over live switches, without the links in `used`; `None` where a rank is more
+/// than `depth` links away.
 pub(crate) fn grow(
     request: &Request,
     start: NodeId,
+    depth: usize,
     used: &HashSet<EdgeId>,
     load: &HashMap<NodeId, u64>,
 ) -> Option<TreeCandidate> {
-    let field = Field { request, load, used, distance: distances(request, start, used) };
+    let distance = Distances::from(request, &[start], used, depth);
+    let field = Field { request, load, used, distance };
     let racks = field.attach()?;
-    let depth = racks.keys().map(|rack| field.distance[rack]).max()?;
     let parents = field.parents(racks.keys().copied().collect(), depth);
     let tree = Sketch { start, racks, parents }.contract().into_tree();
-    Some(TreeCandidate { start, depth, tree })
+    Some(TreeCandidate { start, tree })
 }
 
 struct Field<'a> {
     request: &'a Request<'a>,
     load: &'a HashMap<NodeId, u64>,
     used: &'a HashSet<EdgeId>,
-    distance: HashMap<NodeId, usize>,
+    distance: Distances,
 }
 
 impl Field<'_> {
@@ -46,7 +46,7 @@ impl Field<'_> {
         for &host in self.request.placement {
             let near = || {
                 let neighbours = self.request.topology.neighbours(host).iter();
-                neighbours.filter_map(|(switch, _)| Some((*self.distance.get(switch)?, *switch)))
+                neighbours.filter_map(|(switch, _)| Some((self.distance.to(*switch)?, *switch)))
             };
             let least = near().min()?.0;
             options.insert(
@@ -67,7 +67,7 @@ impl Field<'_> {
         let mut needed = needed;
         let mut parents = BTreeMap::new();
         for distance in (1..=depth).rev() {
-            let level = needed.iter().filter(|switch| self.distance[switch] == distance);
+            let level = needed.iter().filter(|&&switch| self.distance.to(switch) == Some(distance));
             let options = level.map(|&switch| (switch, self.nearer(switch))).collect();
             let chosen = cover(&options, self.load);
             needed.extend(chosen.values());
@@ -77,29 +77,11 @@ impl Field<'_> {
     }
 
     fn nearer(&self, switch: NodeId) -> Vec<NodeId> {
-        let wanted = self.distance[&switch] - 1;
+        let wanted = self.distance.to(switch).map(|distance| distance - 1);
         let neighbours = self.request.topology.neighbours(switch).iter();
         let free = neighbours.filter(|(_, link)| !self.used.contains(link));
-        free.map(|&(other, _)| other)
-            .filter(|other| self.distance.get(other) == Some(&wanted))
-            .collect()
+        free.map(|&(other, _)| other).filter(|&other| self.distance.to(other) == wanted).collect()
     }
-}
-
-/// Links from `start` to every live switch within reach.
-fn distances(request: &Request, start: NodeId, used: &HashSet<EdgeId>) -> HashMap<NodeId, usize> {
-    let mut distance = HashMap::from([(start, 0)]);
-    let mut queue = VecDeque::from([start]);
-    while let Some(here) = queue.pop_front() {
-        for &(other, link) in request.topology.neighbours(here) {
-            let passable = request.topology.is_switch(other) && request.live.contains(&other);
-            if passable && !used.contains(&link) && !distance.contains_key(&other) {
-                distance.insert(other, distance[&here] + 1);
-                queue.push_back(other);
-            }
-        }
-    }
-    distance
 }
 
 /// Assigns one option to each item so that few options are used: repeatedly takes the option that serves most of the

@@ -4,6 +4,7 @@
 //! reading at [`aggregation_trees`]; [`verify`] defines a valid tree. [`ocs`] synthesizes topologies behind an optical
 //! circuit switch.
 
+mod distances;
 mod error;
 pub mod export;
 mod grow;

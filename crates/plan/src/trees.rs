@@ -1,9 +1,10 @@
 //! The choice of trees: several through a Clos network, without common links between switches.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use netsum_topo::{AggregationTree, EdgeId, NodeId, SumOrder, Topology};
 
+use crate::distances::Distances;
 use crate::error::PlanError;
 use crate::grow::{TreeCandidate, grow};
 use crate::verify::switch_links;
@@ -45,19 +46,16 @@ pub struct Request<'a> {
 pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, PlanError> {
     check(request)?;
     let none_used = HashSet::new();
-    let mut by_depth: BTreeMap<usize, Vec<TreeCandidate>> = BTreeMap::new();
-    for root in roots(request) {
-        if let Some(grown) = grow(request, root, &none_used, request.load) {
-            by_depth.entry(grown.depth).or_default().push(grown);
-        }
-    }
+    let by_depth = roots_by_depth(request);
     if by_depth.is_empty() {
         return Err(PlanError::NoRoot { down: down(request, request.topology.switches()) });
     }
-    for (&depth, candidates) in by_depth.range_mut(..=DEPTH_MAX) {
-        let order = request.order.cloned().unwrap_or_else(|| commonest_order(candidates));
+    for (&depth, roots) in by_depth.range(..=DEPTH_MAX) {
+        let grown = |&root: &NodeId| grow(request, root, depth, &none_used, request.load);
+        let mut candidates: Vec<TreeCandidate> = roots.iter().filter_map(grown).collect();
+        let order = request.order.cloned().unwrap_or_else(|| commonest_order(&candidates));
         candidates.sort_by_key(|grown| burden(request, &grown.tree));
-        let trees = pack(request, candidates, depth, &order);
+        let trees = pack(request, &candidates, depth, &order);
         if !trees.is_empty() {
             return Ok(trees);
         }
@@ -103,11 +101,11 @@ fn pack(
         if trees.len() == request.max_trees {
             break;
         }
-        let Some(grown) = grow(request, candidate.start, &used, &load) else {
+        let Some(grown) = grow(request, candidate.start, depth, &used, &load) else {
             continue;
         };
         let known = trees.iter().any(|tree| tree.root == grown.tree.root);
-        if grown.depth != depth || known || grown.tree.order() != *order {
+        if known || grown.tree.order() != *order {
             continue;
         }
         used.extend(switch_links(request.topology, &grown.tree));
@@ -124,12 +122,28 @@ fn burden(request: &Request, tree: &AggregationTree) -> (u64, u64) {
     (links.iter().map(load).max().unwrap_or(0), links.iter().map(load).sum())
 }
 
-/// Live switches, least loaded first.
-fn roots(request: &Request) -> Vec<NodeId> {
-    let mut roots: Vec<NodeId> =
-        request.topology.switches().filter(|switch| request.live.contains(switch)).collect();
-    roots.sort_by_key(|switch| (request.load.get(switch).copied().unwrap_or(0), *switch));
-    roots
+/// Live switches that reach every rank, by the number of links to the furthest rack switch; least loaded first.
+fn roots_by_depth(request: &Request) -> BTreeMap<usize, Vec<NodeId>> {
+    let Request { topology, placement, live, .. } = request;
+    let live_switches = |host: NodeId| {
+        let switches = topology.neighbours(host).iter().map(|&(switch, _)| switch);
+        switches.filter(|switch| live.contains(switch)).collect::<Vec<NodeId>>()
+    };
+    // Hosts of one rack are as far away as each other.
+    let racks: BTreeSet<Vec<NodeId>> = placement.iter().map(|&host| live_switches(host)).collect();
+    let none_used = HashSet::new();
+    let mut roots: Vec<(NodeId, usize)> =
+        topology.switches().filter(|switch| live.contains(switch)).map(|root| (root, 0)).collect();
+    for rack in racks {
+        let distance = Distances::from(request, &rack, &none_used, usize::MAX);
+        roots.retain_mut(|(root, depth)| {
+            distance.to(*root).map(|links| *depth = links.max(*depth)).is_some()
+        });
+    }
+    roots.sort_by_key(|&(root, _)| (request.load.get(&root).copied().unwrap_or(0), root));
+    let mut by_depth: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
+    roots.into_iter().for_each(|(root, depth)| by_depth.entry(depth).or_default().push(root));
+    by_depth
 }
 
 /// The order of most candidates; ties go to that of the earliest.
