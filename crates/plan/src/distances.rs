@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use netsum_topo::{EdgeId, NodeId};
 
-use crate::trees::Request;
+use crate::request::Request;
 
 /// Links from the nearest of some switches to every switch within reach.
 pub(crate) struct Distances(Vec<u32>);

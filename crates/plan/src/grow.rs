@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
 
 use crate::distances::Distances;
-use crate::trees::Request;
+use crate::request::Request;
 
 /// A tree and how it was grown.
 pub(crate) struct TreeCandidate {

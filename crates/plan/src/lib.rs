@@ -12,10 +12,12 @@ pub mod ocs;
 pub mod pack;
 mod picture;
 pub mod program;
+mod request;
 mod trees;
 mod verify;
 
 pub use error::{PackError, PlanError, Violation};
 pub use picture::picture;
-pub use trees::{Request, aggregation_trees};
+pub use request::Request;
+pub use trees::aggregation_trees;
 pub use verify::{switch_links, verify, verify_set};
