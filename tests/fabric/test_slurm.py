@@ -151,10 +151,11 @@ def ends(cluster: Slurm, name: str, end) -> float:
         began = time.monotonic()
         end(job)
         taken = wait_for_no_lease(cluster, began)
-        step.communicate(timeout=GUARD_S)
     finally:
         cluster.run("scancel", "-n", name)
-        cluster.run("scancel", "-s", "KILL", "-n", name)
+        # srun waits for ever for a task whose slurmstepd is gone.
+        step.kill()
+        step.communicate()
     cluster.wait_free()
     return taken
 

@@ -24,7 +24,7 @@ use tracing_subscriber::EnvFilter;
 /// Prints `ready ADDRESS` on stdout when it serves. Logs go to stderr; RUST_LOG=debug shows every event. A controller
 /// that is killed and restarted with the same store disturbs no job.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "netsum-controller", version)]
 struct Arguments {
     /// Fabric file (TOML).
     #[arg(long, value_name = "FILE")]

@@ -11,7 +11,7 @@ use netsum_control::client::{ControllerEndpoint, list_jobs, stop_job};
 
 /// Ends jobs of a fabric by their names.
 #[derive(Parser)]
-#[command(version)]
+#[command(name = "netsum-job", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
