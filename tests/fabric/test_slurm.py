@@ -132,7 +132,7 @@ def test_slurms_files_become_the_fabric_file(cluster, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["n[0-3,7]", "a,b[1-2]c,d[08-11]", "r[0-1]n[0-2]", "x[3]", "solo", "g[000-002],h[5,1]"]
+    "text", ["n[0-3,7]", "a,b[1-2],d[08-11]", "r[0-1]n[0-2]", "x[3]", "solo", "g[000-002],h[5,1]"]
 )
 def test_lists_of_names_are_as_slurm_reads_them(cluster, text):
     shown = cluster.run("scontrol", "show", "hostnames", text)
