@@ -148,13 +148,17 @@ class RandomTopology(Namespaces):
     def listen(self) -> None:
         """Start lldpd everywhere, and wait until it has heard everybody."""
         for node in self.address:
-            socket = self.folder / f"{node}.sock"
+            socket, settings = self.folder / f"{node}.sock", self.folder / f"{node}.conf"
+            # From a file that lldpd reads before it sends: all machines share the kernel's name until then, and an
+            # lldpd that is told something while it starts may stay silent.
+            words = (f"system hostname {node}", "lldp tx-interval 1", "lldp portidsubtype ifname")
+            settings.write_text("".join(f"configure {each}\n" for each in words))
             # It writes into /run, which is the machine's: each has one of its own.
-            own = f"mount -t tmpfs tmpfs /run && mkdir /run/lldpd && exec lldpd -d -u {socket}"
+            own = f"mount -t tmpfs tmpfs /run && mkdir /run/lldpd && exec lldpd -d -u {socket} -O {settings}"
             log = open(self.folder / f"{node}.log", "wb")
             subprocess.Popen([*self.inside(node), "sh", "-c", own], stdout=log, stderr=log)
         for node in self.address:
-            self._configure(node)
+            self._wait_started(node)
         self.wait_heard()
 
     def wait_heard(self, ends: list[tuple[tuple[str, str], tuple[str, str]]] | None = None) -> None:
@@ -181,16 +185,12 @@ class RandomTopology(Namespaces):
         names = {key.split(".")[1]: value for key, value in values.items() if key.endswith(".chassis.name")}
         return {device: f"{name} {values.get(f'lldp.{device}.port.ifname')}" for device, name in names.items()}
 
-    def _configure(self, node: str) -> None:
-        """Give the machine its name: all of them share the kernel's."""
+    def _wait_started(self, node: str) -> None:
         deadline = time.monotonic() + GUARD_S
         while not (self.folder / f"{node}.sock").is_socket():
             if time.monotonic() > deadline:
                 raise RuntimeError(f"lldpd does not start: {(self.folder / f'{node}.log').read_text()}")
             time.sleep(0.05)
-        self._lldpcli(node, "configure", "system", "hostname", node)
-        self._lldpcli(node, "configure", "lldp", "tx-interval", "1")
-        self._lldpcli(node, "configure", "lldp", "portidsubtype", "ifname")
 
     def _lldpcli(self, node: str, *words: str) -> str:
         return run(*self.inside(node), "lldpcli", "-u", str(self.folder / f"{node}.sock"), *words)

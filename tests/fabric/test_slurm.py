@@ -131,9 +131,7 @@ def test_slurms_files_become_the_fabric_file(cluster, tmp_path):
     assert {frozenset(link.ends) for link in made.links} == {frozenset(link.ends) for link in own.links}
 
 
-@pytest.mark.parametrize(
-    "text", ["n[0-3,7]", "a,b[1-2],d[08-11]", "r[0-1]n[0-2]", "x[3]", "solo", "g[000-002],h[5,1]"]
-)
+@pytest.mark.parametrize("text", ["n[0-3,7]", "a,b[1-2],d[08-11]", "r[0-1]n[0-2]", "x[3]", "solo", "g[000-002],h[5,1]"])
 def test_lists_of_names_are_as_slurm_reads_them(cluster, text):
     shown = cluster.run("scontrol", "show", "hostnames", text)
     assert shown.returncode == 0 and expand(text) == shown.stdout.split()
