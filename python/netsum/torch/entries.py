@@ -99,13 +99,14 @@ def _entry(
 ) -> Callable[..., Any]:
     profiling = torch.autograd._profiler_enabled
     modes = torch._C._len_torch_dispatch_stack
+    source = inputs or 0
 
     # Must not have the operation's name: pybind11 takes a frame of that name for the override that calls its base.
     def entry(self: Any, *arguments: Any, **named: Any) -> Any:
         if options is not None and (named or not arguments or type(arguments[-1]) is not options):
             assert short is not None, "an operation with options overrides one of its base"
             return short(self, *arguments, **named)
-        if seen is not None and (modes() > 0 or _dispatches(arguments[0]) or _dispatches(arguments[inputs])):
+        if seen is not None and (modes() > 0 or _dispatches(arguments[0]) or _dispatches(arguments[source])):
             # Somebody watches operations, as CommDebugMode does, or tensors are made of others and have no memory.
             return seen(self, *arguments)
         if profiling():
