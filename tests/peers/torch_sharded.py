@@ -5,9 +5,9 @@
 The files are not in torch's wheel: --source is a clone of github.com/pytorch/pytorch, or its source package (`apt-get
 source pytorch` with Debian's `deb-src`), of a version near torch's own; without it the script prints a message and
 exits with 0. Most cases ask for several GPUs. They run on the CPU: each file is read with "cpu" in place of "cuda", and
-nothing is skipped for want of a GPU. What needs one for more than its memory (clocks, memory statistics, sleeping
-kernels), or more than 2 GiB per rank, fails on every backend, so each case runs on gloo first, and on netsum if it
-passed there. Cases whose ranks are threads have a backend of their own and are left out.
+nothing is skipped for want of a GPU. What needs one for more than its memory (clocks, memory statistics, inductor), or
+more than 2 GiB per rank, fails on every backend, so each case runs on gloo first, and on netsum if it passed there.
+Cases whose ranks are threads have a backend of their own and are left out.
 """
 
 import argparse
@@ -95,6 +95,8 @@ def pretend_gpus() -> None:
     os.register_at_fork(after_in_child=lambda: torch.set_num_threads(1))
     # Of torch 2.6: runs a case a second time, compiled.
     common_fsdp.test_compiled_fsdp = lambda **_options: lambda case: case
+    # Cases let kernels sleep so that races show; their results do not depend on it.
+    torch.cpu._sleep = lambda _cycles: None
     torch.cpu.device_count = torch.accelerator.device_count = lambda: GPUS
     common_cuda.TEST_CUDA = True
     common_distributed.TIMEOUT_DEFAULT = CASE_S
