@@ -16,6 +16,9 @@ use std::process::{Command, Output, Stdio};
 
 use fabric::{Fabric, RANKS};
 
+/// The first of this program's loopback blocks 127.X.0.0/16, apart from those of other test programs.
+const FIRST_BLOCK: u8 = 190;
+
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -122,6 +125,13 @@ fn nccl_loads_the_plugin_and_connects_collnet_over_switches() {
             has(log, &format!("PROFILER/netsum: version {version}"));
             has(log, "ncclCommInitRank returned 0");
             has(log, "ncclCommDestroy returned 0");
+            // Of allreduces of 1 KiB, 256 KiB and 64 MiB.
+            let taken: Vec<bool> = log
+                .lines()
+                .filter_map(|line| line.split_once("Best tuning, algorithm, "))
+                .map(|(_, algorithm)| algorithm.starts_with("COLLNET"))
+                .collect();
+            assert_eq!(taken, [false, true, true], "{log}");
         }
     }
 }

@@ -24,8 +24,7 @@ pub struct Fabric {
 impl Fabric {
     pub fn start() -> Fabric {
         static NEXT: AtomicU8 = AtomicU8::new(0);
-        // Apart from the fabrics of other test programs.
-        let net = 180 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let net = crate::FIRST_BLOCK + NEXT.fetch_add(1, Ordering::Relaxed);
         let rate = Rate(10_000_000_000);
         let addressing = Addressing { base: [127, net], ..Addressing::default() };
         let fabric = leaf_spine(2, 2, 2, rate, rate, addressing).unwrap();

@@ -28,6 +28,9 @@ const VERSION: &str = "NETSUM_COLLNET_VERSION";
 const TASK: &str = "NETSUM_COLLNET_TASK";
 const UNDER: &str = "NETSUM_COLLNET_UNDER";
 
+/// The first of this program's loopback blocks 127.X.0.0/16, apart from those of other test programs.
+const FIRST_BLOCK: u8 = 180;
+
 /// Few in a run of all tests.
 const FEW: u64 = 4;
 

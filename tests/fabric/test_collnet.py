@@ -1,0 +1,42 @@
+"""NCCL's plug-in over shaped links: as fast as netsum's own collectives, from which it differs only in who calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+
+import pytest
+
+from fabric import REPOSITORY, Fabric, Workers
+from network import Network
+from test_throughput import write
+
+RATE_BPS = 100_000_000
+RELEASE = REPOSITORY / "target" / "release"
+PLUGINS = [
+    path for path in (RELEASE / "libnccl_net_netsum.so", RELEASE / "deps/libnccl_net_netsum.so") if path.exists()
+]
+REPEATS = int(os.environ.get("NETSUM_FABRIC_REPEATS", "5"))
+
+# Other work of the machine makes single runs differ; `make fabric` runs alone.
+BRIEF = pytest.param([4], 3, 0.7, id="brief")
+THOROUGH = pytest.param([4, 16], REPEATS, 0.97, marks=pytest.mark.figures, id="thorough")
+
+
+@pytest.mark.skipif(not PLUGINS, reason="no plug-in: cargo build --release -p netsum-nccl-net")
+@pytest.mark.parametrize(("sizes_mib", "repeats", "least"), [BRIEF, THOROUGH])
+def test_the_plugin_is_as_fast_as_netsums_own_sums(sizes_mib, repeats, least):
+    plugin = str(max(PLUGINS, key=lambda path: path.stat().st_mtime))
+    with Network(2, 2, 2, RATE_BPS) as network, Fabric(network) as fabric:
+        arguments = {"plugin": plugin, "sizes_mib": sizes_mib, "repeats": repeats}
+        ranks = Workers(fabric, network.hosts, "collnet_worker.py", json.dumps(arguments)).wait()
+    rows = {}
+    for mib in map(str, sizes_mib):
+        seconds = {who: statistics.median(ranks[0][who][mib]) for who in ("netsum", "plugin")}
+        bits = int(mib) * 8 * (1 << 20)
+        rows[mib] = {who: bits / s / RATE_BPS for who, s in seconds.items()}
+        rows[mib]["ratio"] = seconds["netsum"] / seconds["plugin"]
+    write("collnet", {"unit": "algbw / line rate", "sizes_mib": rows})
+    for mib, row in rows.items():
+        assert row["ratio"] >= least, f"{mib} MiB: {row}"
