@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use netsum_collective::{Buffer, Group};
@@ -11,6 +11,8 @@ use netsum_nccl_core::{Failure, MeetingPlace, PLACE_BYTES, Reservation, Settings
 use parking_lot::Mutex;
 
 use crate::config::CommConfig;
+use crate::handle;
+pub(crate) use crate::handle::Handle;
 use crate::signals::Signals;
 use crate::windows::Windows;
 
@@ -39,21 +41,11 @@ pub(crate) struct Comm {
     pub(crate) reserved: Reservation,
 }
 
-/// A caller's handle: a number that looks like a pointer and is never dereferenced, so that an invalid one is an error.
-pub(crate) type Handle = usize;
-
 static KNOWN: Mutex<Option<HashMap<Handle, Arc<Comm>>>> = Mutex::new(None);
-/// Above 0, which is NULL.
-static NEXT: AtomicUsize = AtomicUsize::new(1);
-
-/// A number for a handle that no other handle of the process has.
-pub(crate) fn number() -> Handle {
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
 
 /// Stores a communicator; returns its handle.
 pub(crate) fn keep(comm: Comm) -> Handle {
-    let handle = number();
+    let handle = handle::number();
     KNOWN.lock().get_or_insert_default().insert(handle, Arc::new(comm));
     handle
 }

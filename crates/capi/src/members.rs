@@ -1,12 +1,12 @@
-//! From one communicator to the next: with other ranks, or fewer, or more.
+//! What all ranks of a communicator agree on: windows, and other communicators with other ranks, or fewer, or more.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::sync::atomic::Ordering;
 
 use netsum_collective::{Buffer, Group, GroupConfig};
 use netsum_nccl_core::{Failure, MeetingPlace, PLACE_BYTES, Settings};
 
-use crate::comm::{self, Comm};
+use crate::comm::{self, Comm, Handle};
 use crate::config::CommConfig;
 
 impl Comm {
@@ -111,6 +111,28 @@ impl Comm {
         let made = comm::connect(&place, (self.rank as c_int, size), self.device, config)?;
         self.growing.store(false, Ordering::Relaxed);
         Ok(made)
+    }
+
+    /// Makes a window; all ranks call it.
+    pub(crate) fn register_window(
+        &self,
+        start: *mut c_void,
+        bytes: usize,
+        flags: c_int,
+    ) -> Result<Handle, Failure> {
+        let mine = [(bytes as u64).to_le_bytes().as_slice(), &flags.to_le_bytes()].concat();
+        let mut sizes = Vec::new();
+        for (rank, told) in self.exchange(&mine)?.iter().enumerate() {
+            let (Some(size), Some(theirs)) = (told.first_chunk(), told.last_chunk()) else {
+                return Err(Failure::usage(format!("rank {rank} registers no window")));
+            };
+            if i32::from_le_bytes(*theirs) != flags {
+                let words = format!("rank {rank} registers a window with other flags than {flags}");
+                return Err(Failure::usage(words));
+            }
+            sizes.push(u64::from_le_bytes(*size));
+        }
+        Ok(self.windows.add(start, sizes))
     }
 
     /// All ranks' bytes, by rank. The group of a revoked communicator has ended: its ranks meet at the first one.

@@ -1,13 +1,13 @@
 //! Windows and registered buffers: memory of this rank that a communicator knows.
 
 use std::collections::HashMap;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use netsum_collective::Buffer;
 use netsum_nccl_core::Failure;
 use parking_lot::Mutex;
 
-use crate::comm::{self, Comm, Handle};
+use crate::handle::{self, Handle};
 
 /// The windows and registrations of one communicator.
 #[derive(Default)]
@@ -29,36 +29,17 @@ pub(crate) struct Window {
     pub(crate) bytes: Vec<u64>,
 }
 
-impl Comm {
-    /// Makes a window; all ranks call it.
-    pub(crate) fn register_window(
-        &self,
-        start: *mut c_void,
-        bytes: usize,
-        flags: c_int,
-    ) -> Result<Handle, Failure> {
-        let mine = [(bytes as u64).to_le_bytes().as_slice(), &flags.to_le_bytes()].concat();
-        let mut sizes = Vec::new();
-        for (rank, told) in self.exchange(&mine)?.iter().enumerate() {
-            let (Some(size), Some(theirs)) = (told.first_chunk(), told.last_chunk()) else {
-                return Err(Failure::usage(format!("rank {rank} registers no window")));
-            };
-            if i32::from_le_bytes(*theirs) != flags {
-                let words = format!("rank {rank} registers a window with other flags than {flags}");
-                return Err(Failure::usage(words));
-            }
-            sizes.push(u64::from_le_bytes(*size));
-        }
-        let mut registered = self.windows.registered.lock();
-        *registered += 1;
-        let window = Window { number: *registered, start: start as usize, bytes: sizes };
-        let handle = comm::number();
-        self.windows.windows.lock().insert(handle, window);
-        Ok(handle)
-    }
-}
-
 impl Windows {
+    /// Adds a window that all ranks have registered, with its bytes at each of them.
+    pub(crate) fn add(&self, start: *mut c_void, bytes: Vec<u64>) -> Handle {
+        let mut registered = self.registered.lock();
+        *registered += 1;
+        let window = Window { number: *registered, start: start as usize, bytes };
+        let handle = handle::number();
+        self.windows.lock().insert(handle, window);
+        handle
+    }
+
     /// The window of a handle.
     pub(crate) fn window(&self, handle: Handle) -> Result<Window, Failure> {
         let found = self.windows.lock().get(&handle).cloned();
@@ -96,7 +77,7 @@ impl Windows {
 
     /// Registers a buffer, which has no effect on operations: all memory of the host can be sent.
     pub(crate) fn register(&self) -> Handle {
-        let handle = comm::number();
+        let handle = handle::number();
         self.buffers.lock().insert(handle, ());
         handle
     }

@@ -156,6 +156,8 @@ static void shrinks(void) {
   if (rank == 1) {
     REFUSED(ncclInvalidArgument, "rank 1 is excluded", ncclCommShrink(comm, out, 1, &three, NULL, 0));
     OK(ncclAllReduce(&out, &out, 1, ncclInt32, ncclSum, comm, NULL));
+    for (int r = 0; r < ranks; r++)
+      if (r != 1) OK(ncclSend(out, 1, ncclInt32, r, comm, NULL));
     /* The others abort what this waits for. */
     REFUSED(ncclRemoteError, "without ranks [1]", ncclAllReduce(&out, &out, 1, ncclInt32, ncclSum, comm, NULL));
     return;
@@ -168,6 +170,9 @@ static void shrinks(void) {
   sums_to(three, 1 + 3 + 4);
   /* The parent is as before; another child meets at the same place. */
   OK(ncclAllReduce(&place, &place, 1, ncclInt32, ncclSum, comm, NULL));
+  /* Nobody aborts before rank 1 has told everybody that it has the sum. */
+  OK(ncclRecv(&place, 1, ncclInt32, 1, comm, NULL));
+  sums_to(three, 1 + 3 + 4);
   OK(ncclCommShrink(comm, out, 1, &other, NULL, NCCL_SHRINK_ABORT));
   sums_to(other, 1 + 3 + 4);
   if (rank == 2) {
