@@ -1,6 +1,6 @@
 //! The choice of trees: several through a Clos network, without common links between switches.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use netsum_topo::{AggregationTree, EdgeId, NodeId, SumOrder};
 
