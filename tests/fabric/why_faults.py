@@ -207,9 +207,23 @@ class Outcome:
         return "right" if right else "wrong"
 
 
-def question(fabric: Fabric, job: int) -> dict:
-    """`netsum why JOB --json` on the controller's node."""
-    command = [sys.executable, "-c", "from netsum.cli import main; main()", "why", str(job), "--json"]
+KEEPING = """
+import pickle, sys
+from netsum.cli import main, why
+judge, path = why.judge, sys.argv.pop()
+def keep(case):
+    with open(path, "wb") as file:
+        pickle.dump(case, file)
+    return judge(case)
+why.judge = keep
+main()
+"""
+
+
+def question(fabric: Fabric, job: int, kept: pathlib.Path | None) -> dict:
+    """`netsum why JOB --json` on the controller's node; the evidence goes to a file, if one is named."""
+    code = KEEPING if kept else "from netsum.cli import main; main()"
+    command = [sys.executable, "-c", code, "why", str(job), "--json", *([str(kept)] if kept else [])]
     environment = {**os.environ, "NETSUM_CONTROLLER": fabric.controller}
     inside = fabric.network.inside(fabric.network.spines[0])
     began = time.monotonic()
@@ -221,20 +235,22 @@ def question(fabric: Fabric, job: int) -> dict:
     return {**said, "command_s": time.monotonic() - began}
 
 
-def case(fabric: Fabric, seed: int, name: str, draw: random.Random) -> Outcome:
+def case(fabric: Fabric, seed: int, name: str, draw: random.Random, cases: pathlib.Path | None) -> Outcome:
     rank = draw.randrange(SIZE)
     other = draw.choice([each for each in range(SIZE) if each != rank])
     folder = fabric.folder("fault")
+    before = {each["job"] for each in fabric.status()["jobs"]}
     job = Workers(fabric, fabric.network.hosts, "why_worker.py", str(folder / "fault"))
     scene = Scene(fabric, job, folder, rank, other)
     try:
         job.wait_for_step(3)
         # The groups of the job are jobs, too; the first is that of all operations.
-        running = [each["job"] for each in fabric.status()["jobs"] if each["state"] == "running"]
+        new = {each["job"] for each in fabric.status()["jobs"]} - before
         if name != HEALTHY:
             KINDS[name].plant(scene)
         time.sleep(SETTLE_S)
-        said = question(fabric, min(running))
+        kept = cases / f"{seed}-{name.replace(' ', '-')}.pickle" if cases else None
+        said = question(fabric, min(new), kept)
     finally:
         for undo in reversed(scene.undo):
             try:
@@ -278,7 +294,10 @@ def main() -> int:
     parser.add_argument("--kinds", default="", help="comma-separated; all if empty")
     parser.add_argument("--healthy", type=int, default=2, help="healthy jobs asked besides")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "out/why/faults.json")
+    parser.add_argument("--cases", type=pathlib.Path, help="folder for the evidence of each case, to judge it again")
     given = parser.parse_args()
+    if given.cases:
+        given.cases.mkdir(parents=True, exist_ok=True)
     reason = why_not() or why_no_loss()
     if reason:
         print(f"skipped: {reason}")
@@ -294,7 +313,7 @@ def main() -> int:
                 if fabric is None:
                     fabric = Fabric(network, store=False)
                     fabric.__enter__()
-                outcome = case(fabric, seed, name, draw)
+                outcome = case(fabric, seed, name, draw, given.cases)
                 outcomes.append(outcome)
                 said = f"{outcome.said['fault']} {outcome.said['ranks']} {outcome.said['place']}"
                 took = f"{outcome.said['seconds']:.2f} s"

@@ -83,6 +83,8 @@ fn of_group(group: &Connected) -> GroupEvidence {
     let own = &core.processes[core.rank as usize];
     let peers =
         (0..).zip(&core.processes).filter(|(rank, (host, _))| *rank != core.rank && *host == own.0);
+    // Not in the expression below: the lock would be held until its end, and `stats` takes it, too.
+    let away = group.status.lock().away.clone();
     let places = if core.size <= PLACES_MAX { core.places.clone() } else { Vec::new() };
     GroupEvidence {
         name: core.name.clone(),
@@ -90,7 +92,7 @@ fn of_group(group: &Connected) -> GroupEvidence {
         size: core.size,
         places,
         failure: recorded.failure,
-        away: group.status.lock().away.clone(),
+        away,
         next,
         operations: shortened(recorded.operations),
         silent: core.mesh.unreachable(SILENCE),
