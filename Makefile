@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster
+.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -130,6 +130,9 @@ paper: fig ## one page of all claims of the papers from the figures' results, in
 
 test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 50 random networks discovered; root
 	NETSUM_CLUSTER=1 $(BIN)/pytest tests/fabric/test_slurm.py tests/fabric/test_discovery.py -rs --timeout 1800
+
+why-faults: build $(STAMPS)/torch ## faults planted into running jobs, and what `netsum why` says; SEEDS=a..b; needs root and iptables
+	$(BIN)/python tests/fabric/why_faults.py --seeds $(or $(SEEDS),1..20)
 
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800

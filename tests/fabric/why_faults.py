@@ -313,7 +313,13 @@ def main() -> int:
                 if fabric is None:
                     fabric = Fabric(network, store=False)
                     fabric.__enter__()
-                outcome = case(fabric, seed, name, draw, given.cases)
+                try:
+                    outcome = case(fabric, seed, name, draw, given.cases)
+                except RuntimeError as error:
+                    print(f"seed {seed}: {name}: not tried, the job did not start: {error}"[:300], flush=True)
+                    fabric.stop()
+                    fabric = None
+                    continue
                 outcomes.append(outcome)
                 said = f"{outcome.said['fault']} {outcome.said['ranks']} {outcome.said['place']}"
                 took = f"{outcome.said['seconds']:.2f} s"

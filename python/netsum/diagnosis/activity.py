@@ -1,5 +1,6 @@
 """What a process is doing, from its stacks, its threads and the system's accounts of them."""
 
+import itertools
 import re
 import statistics
 from collections import Counter
@@ -10,6 +11,10 @@ BUSY = 0.3
 """Share of the time on a processor from which a thread computes."""
 DELAYED = 0.5
 """Share of the time that a thread waits for a processor from which its host is overloaded."""
+SILENT_S = 0.4
+"""For so long a busy host does not keep an interpreter from answering."""
+STEPS_MAX = 3
+"""Processor time of so many steps is no matter of a busy host."""
 LATE_SHARE = 0.25
 """Part of the time between two operations by which a rank must be late to be named."""
 LATE_S = 0.02
@@ -35,9 +40,15 @@ def exception_of(process: Process) -> str | None:
     return process.uncaught or (stack.exception if stack else None)
 
 
-def classify(rounds: list[Process]) -> tuple[str, str]:
-    """What keeps a rank that others wait for: the class that most rounds show, and words for it."""
-    found = [_of_one(process) for process in rounds]
+def classify(rounds: list[Process], waited_s: float = 0.0, period_s: float = 0.0) -> tuple[str, str]:
+    """What keeps a rank that others wait for: the class that most rounds show, and words for it.
+
+    waited_s: for how long they wait; period_s: of its steps. A busy host explains no wait in which the rank has had the
+    processor time of several steps.
+    """
+    shares = [main.running for process in rounds if (main := process.main_thread())]
+    had_enough = period_s > 0 and waited_s * statistics.fmean(shares or [0.0]) > STEPS_MAX * period_s
+    found = [_of_one(process, had_enough) for process in rounds]
     if not found:
         return "unknown", "it did not answer"
     # A rank that is late in every step is seen where it spends its time, and now and then elsewhere.
@@ -46,7 +57,7 @@ def classify(rounds: list[Process]) -> tuple[str, str]:
     return fault, next(words for each, words in reversed(found) if each == fault)
 
 
-def _of_one(process: Process) -> tuple[str, str]:
+def _of_one(process: Process, had_enough: bool) -> tuple[str, str]:
     main, stack = process.main_thread(), process.main_stack()
     site = call_site(stack)
     at = f" at {site[0]}:{site[1]} in {site[2]}" if site else ""
@@ -56,7 +67,7 @@ def _of_one(process: Process) -> tuple[str, str]:
     call = main.call if main else None
     blocked = (call is not None and call.startswith(_BLOCKED)) or (main is not None and main.state == "D")
     if process.silent_s is not None:
-        if main is not None and main.delayed >= DELAYED:
+        if main is not None and main.delayed >= DELAYED and not had_enough and process.silent_s < SILENT_S:
             return "host", f"its host is overloaded: its main thread waits for a processor{at}"
         words = f"its interpreter does not answer: it is in C code since {max(process.silent_s, 0.2):.1f} s or more{at}"
         return ("slow input", words + f" ({call})") if blocked else ("native code", words)
@@ -66,7 +77,7 @@ def _of_one(process: Process) -> tuple[str, str]:
         return "slow input", f"it waits for input ({call or 'a device'}){at}"
     if stack is not None and any(_is_loader(frame) for frame in stack.frames):
         return "slow input", f"it is loading data{at}"
-    if main is not None and main.delayed >= DELAYED and main.delayed > main.running:
+    if main is not None and not had_enough and main.delayed >= DELAYED and main.delayed > main.running:
         words = f"{main.delayed:.0%} of the time it waits for one of {process.processors} processors"
         return "host", f"its host is overloaded: {words}{at}"
     if main is not None and call == "sleep":
@@ -96,6 +107,14 @@ def weight(process: Process) -> float:
     main = process.main_thread()
     odd = exception_of(process) is not None or process.silent_s is not None
     return 2.0 * odd + (main.delayed if main else 0.0)
+
+
+def period_of(process: Process, group: str) -> float:
+    """The median time between two operations of a process, in seconds."""
+    membership = process.groups.get(group)
+    called = sorted(call.called for call in membership.calls if call.number is not None) if membership else []
+    gaps = [later - earlier for earlier, later in itertools.pairwise(called)]
+    return statistics.median(gaps) if gaps else 0.0
 
 
 def late_rank(case: Case) -> int | None:

@@ -8,6 +8,8 @@ from netsum.reports import JobStatus, SwitchStatus
 
 RESENT_MIN = 20
 """Packets sent again between two rounds; a few are lost on healthy networks."""
+RESENT_SHARE = 0.07
+"""Of a rank's fragments: on a busy machine, time-outs alone make up to a twentieth."""
 MARKED_SHARE = 0.9
 """Share of results with a congestion mark: congestion control keeps it far below on a link that is merely full."""
 RESULTS_MIN = 50
@@ -147,9 +149,10 @@ def judge(case: Case, stuck: bool) -> Finding | None:
     late = _slow_child(case)
     resent = {rank: growth.resent for rank, growth in growths.items()}
     results = sum(growth.results for growth in growths.values())
-    if sum(resent.values()) >= RESENT_MIN and results > 0:
+    shares = [growth.resent / max(growth.resent + growth.results, 1) for growth in growths.values()]
+    if results > 0 and sum(resent.values()) >= RESENT_MIN and max(shares, default=0.0) >= RESENT_SHARE:
         return _lossy(case, growths, late)
-    if stuck and sum(resent.values()) > 0 and results == 0:
+    if (stuck or _same_operation(case)) and sum(resent.values()) > 0 and results == 0:
         missing = growths and _missing(growths)
         if missing:
             rank = missing[0]
@@ -168,6 +171,17 @@ def judge(case: Case, stuck: bool) -> Finding | None:
     return None
 
 
+def _same_operation(case: Case) -> bool:
+    """Whether all ranks have waited in one and the same operation from the first round to the last."""
+    numbers = set()
+    for round_ in (case.rounds[0], case.rounds[-1]):
+        for process in round_.processes.values():
+            membership = process.groups.get(case.group)
+            pending = membership.pending() if membership else []
+            numbers.add(pending[0].number if pending else None)
+    return len(numbers) == 1 and None not in numbers
+
+
 def _slow_child(case: Case) -> tuple[str, tuple[str, str], float] | None:
     if not case.stragglers:
         return None
@@ -180,7 +194,7 @@ def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, 
     others wait for the rank whose fragments they are."""
     most = max(growths, key=lambda rank: growths[rank].resent)
     others = [growth.resent for rank, growth in growths.items() if rank != most]
-    alone = growths[most].resent >= 3 * max(max(others, default=0), 1)
+    alone = 2 * growths[most].resent >= 3 * max(max(others, default=0), 1)
     rank = most
     direction = "down"
     if not alone:

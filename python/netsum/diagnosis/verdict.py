@@ -40,9 +40,9 @@ def judge(case: Case) -> Verdict:
         or _different(case)
         or _not_called(case, last, waits)
         or _switches(case)
-        or _network(case, waits)
         or _late(case, last)
         or _controller(case, last)
+        or _network(case, waits)
     )
     if found is None:
         found = _no_progress(case, waits) or Verdict(WELL, (), "no rank waits for longer than its steps explain")
@@ -160,7 +160,13 @@ def _not_called(case: Case, last: dict[int, Process], waits: list[Wait]) -> Verd
         return Verdict("other operation", tuple(awaited), f"{_who(case, awaited[0])} waits in another operation")
     # More ranks behind than ahead: those ahead are early, but the verdict is the same.
     rank = max(roots, key=lambda rank: activity.weight(last[rank]))
-    fault, words = activity.classify([r.processes[rank] for r in case.rounds if rank in r.processes])
+    rounds = [round_.processes[rank] for round_ in case.rounds if rank in round_.processes]
+    period = 2 * activity.period_of(last[rank], case.group)
+    fault, words = activity.classify(rounds, waits[0].seconds, period)
+    if fault == "waiting":
+        open_ = [call for m in last[rank].groups.values() for call in m.calls if call.seconds is None]
+        words = f"it waits in {open_[0].words}" if open_ else words
+        return Verdict("other operation", (rank,), f"{_who(case, rank)} has not called it: {words}")
     return Verdict(fault, tuple(roots), f"{_who(case, rank)} has not called it: {words}")
 
 
@@ -183,6 +189,9 @@ def _late(case: Case, last: dict[int, Process]) -> Verdict | None:
         return None
     rounds = [round_.processes[rank] for round_ in case.rounds if rank in round_.processes]
     fault, words = activity.classify(rounds)
+    if fault == "waiting":
+        # It is late because its results are: a matter of the network.
+        return None
     return Verdict(fault, (rank,), f"{_who(case, rank)} is late in every step: {words}")
 
 
