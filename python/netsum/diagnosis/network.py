@@ -147,6 +147,13 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         return None
     growths = _growths(case)
     late = _slow_child(case)
+    if late and late[2] >= SLOW_SHARE and late[1][0].startswith("rank ") and _given_up(case):
+        rank = int(late[1][0][5:])
+        link = f"{_link(case, rank, growths)} - {late[1][1]}"
+        words = (
+            f"{late[1][1]} gets nothing from rank {rank}, so sums have left the trees; its small packets pass: an MTU?"
+        )
+        return Finding("large packets", (rank,), link, words)
     resent = {rank: growth.resent for rank, growth in growths.items()}
     results = sum(growth.results for growth in growths.values())
     shares = [growth.resent / max(growth.resent + growth.results, 1) for growth in growths.values()]
@@ -169,6 +176,12 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         link = _link(case, ranks[0], growths) if ranks else f"link {child} - {at}"
         return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
     return None
+
+
+def _given_up(case: Case) -> bool:
+    """Whether all ranks have left the trees because these do not answer."""
+    members = [process.groups.get(case.group) for process in case.rounds[-1].processes.values()]
+    return bool(members) and all(m and "no tree answers" in str(m.stats.get("reason")) for m in members)
 
 
 def _same_operation(case: Case) -> bool:
