@@ -143,7 +143,8 @@ def _not_called(case: Case, last: dict[int, Process], waits: list[Wait]) -> Verd
     """Ranks that have not called what others wait in."""
     if not waits:
         return None
-    cycle = cycle_of(waits)
+    # Those who wait for everybody wait for the deadlocked, too.
+    cycle = cycle_of([wait for wait in waits if wait.group != case.group]) or cycle_of(waits)
     if cycle:
         words = ", ".join(f"rank {rank} waits in group {group}" for rank, group in cycle)
         ranks = tuple(rank for rank, _ in cycle)
