@@ -15,7 +15,7 @@ use netsum_proto::panama::{
 use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
 use netsum_topo::links::{Format, ImportOptions, import, write_json};
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::seal::{EXTENSION_LEN, is_sealed};
+use netsum_wire::seal::{EXTENSION_LEN, TRAILER_LEN, is_encrypted, is_sealed};
 use netsum_wire::{Dtype, Epoch, JobId, Rank, ReduceOp, TreeId};
 
 /// What a target does with its input.
@@ -85,11 +85,13 @@ pub fn decode(bytes: &[u8]) {
     if let Ok((header, payload)) = Header::decode(bytes) {
         let mut again = [0; HEADER_LEN];
         header.encode(&mut again);
-        // A sealed packet has another version, and a number and a tag before its payload.
+        // A sealed packet has another version, and a number and a tag before its payload; of an encrypted one, half of
+        // the tag follows the payload.
         let sealed = is_sealed(bytes);
         again[0] = bytes[0];
         assert_eq!(bytes[..HEADER_LEN], again);
-        assert_eq!(bytes[HEADER_LEN + if sealed { EXTENSION_LEN } else { 0 }..], *payload);
+        let end = bytes.len() - if is_encrypted(bytes) { TRAILER_LEN } else { 0 };
+        assert_eq!(bytes[HEADER_LEN + if sealed { EXTENSION_LEN } else { 0 }..end], *payload);
     }
 }
 

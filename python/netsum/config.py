@@ -9,6 +9,7 @@
 | NETSUM_TENANT | tenant of the job, from the fabric file | default |
 | NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | torchrun's run id, or nothing |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
+| NETSUM_ENCRYPT | `on`: nobody between ranks and switches can read values; needs NETSUM_CREDENTIALS | off |
 | NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
@@ -240,6 +241,7 @@ _OPTIONS = {
     "NETSUM_PROTOCOL": ("protocol", _protocol),
     "NETSUM_TENANT": ("tenant", _tenant),
     "NETSUM_SCALE": ("scale", _scale),
+    "NETSUM_ENCRYPT": ("encrypt", _switch),
     "NETSUM_MAX_TREES": ("max_trees", _trees),
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),

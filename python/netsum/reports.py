@@ -354,6 +354,7 @@ class JobStatus(TypedDict):
     choice: str
     tenant: str
     tags: bool
+    encrypted: bool
 
 
 class StoreStatus(TypedDict):

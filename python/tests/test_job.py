@@ -67,8 +67,10 @@ def beside(work) -> tuple[threading.Thread, list]:
     return thread, errors
 
 
-@pytest.mark.parametrize("protocol", ["panama", "atp"])
-def test_keys_change_under_load_and_no_sum_is_lost(fabric, protocol):
+@pytest.mark.parametrize(
+    ("protocol", "encrypt"), [("panama", "off"), ("atp", "off"), ("panama", "on"), ("switchml", "on")]
+)
+def test_keys_change_under_load_and_no_sum_is_lost(fabric, protocol, encrypt):
     enough, rounds = Latch(), Latch()
 
     def operate() -> None:
@@ -78,6 +80,7 @@ def test_keys_change_under_load_and_no_sum_is_lost(fabric, protocol):
                 wait_until(lambda before=before: rounds.count() >= before + 3 * RANKS)
                 job = the_job(fabric)
                 assert job["tags"] and job["trees"] and job["protocol"] == protocol
+                assert job["encrypted"] == (encrypt == "on")
                 answer = job_command(fabric, "rekey", str(job["job"]))
                 assert answer.returncode == 0, answer.stderr
                 wait_until(lambda job=job: the_job(fabric)["epoch"] > job["epoch"])
@@ -85,11 +88,22 @@ def test_keys_change_under_load_and_no_sum_is_lost(fabric, protocol):
             enough.set()
 
     operator, errors = beside(operate)
-    environment = fabric.environment() | {"NETSUM_PROTOCOL": protocol, "NETSUM_MIN_BYTES": "0"}
+    settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_MIN_BYTES": "0", "NETSUM_ENCRYPT": encrypt}
+    environment = fabric.environment() | settings
     done = run_ranks(summing(enough, rounds), RANKS, **environment)
     operator.join()
     assert not errors, errors
     assert len(set(done)) == 1 and done[0] >= 9
+
+
+def test_encryption_needs_credentials(fabric):
+    def body(rank: int) -> str:
+        with pytest.raises(netsum.NetsumError) as caught:
+            connect(timeout_s=TIMEOUT_S)
+        return str(caught.value)
+
+    reasons = run_ranks(body, 2, **fabric.environment() | {"NETSUM_ENCRYPT": "on", "NETSUM_CREDENTIALS": ""})
+    assert all("encrypt = on needs credentials" in reason for reason in reasons), reasons
 
 
 def test_a_stopped_job_ends_with_the_reason(fabric):

@@ -22,6 +22,7 @@ JOB: JobStatus = {
     "choice": "",
     "tenant": "",
     "tags": False,
+    "encrypted": False,
 }
 
 

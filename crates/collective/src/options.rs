@@ -75,6 +75,8 @@ pub struct Options {
     pub tenant: String,
     /// Scale between reals and integers of protocols with slots; 0: shared exponents.
     pub scale: f32,
+    /// Whether nobody between the ranks and the switches that add can read the values.
+    pub encrypt: bool,
     /// Maximum number of trees; 0: as many as the fabric provides.
     pub max_trees: u32,
     /// Share of children that a switch awaits; 1: all.
@@ -107,6 +109,26 @@ pub struct Options {
     pub recorder: Option<PathBuf>,
 }
 
+impl GroupConfig {
+    /// Checks that what the ranks send each other is encrypted where their packets are to be. Errors name what is
+    /// missing.
+    pub(crate) fn check_encryption(&self) -> Result<(), Error> {
+        let options = &self.options;
+        let problem = if !options.encrypt {
+            return Ok(());
+        } else if options.credentials.is_none() {
+            "needs credentials: without them keys and messages between ranks can be read; set NETSUM_CREDENTIALS"
+        } else if options.network == Network::Ucx {
+            "excludes network = ucx, whose messages are not encrypted; use tcp"
+        } else if self.plan.is_some() {
+            "excludes a tree plan, whose streams are not encrypted; use a controller, or neither"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported(format!("option encrypt = on {problem}")))
+    }
+}
+
 impl Options {
     /// Parses options by name. Errors name the option, the value and the allowed values.
     pub fn parse(values: &BTreeMap<String, String>) -> Result<Options, Error> {
@@ -127,6 +149,9 @@ impl Options {
                     let allowed = "a factor, as 1e8, or 0 for shared exponents";
                     options.scale = factor.filter(usual).ok_or_else(|| wrong(allowed))?;
                 }
+                "encrypt" => {
+                    options.encrypt = flag(value).ok_or_else(|| wrong("on or off"))?;
+                }
                 "max_trees" => {
                     options.max_trees = value.parse().map_err(|_| wrong("a number, 0 for all"))?;
                 }
@@ -143,11 +168,7 @@ impl Options {
                         Some(value.parse().map_err(|_| wrong("a number of bytes"))?);
                 }
                 "shared_memory" => {
-                    options.shared_memory = match value.as_str() {
-                        "on" => true,
-                        "off" => false,
-                        _ => return Err(wrong("on or off")),
-                    };
+                    options.shared_memory = flag(value).ok_or_else(|| wrong("on or off"))?;
                 }
                 "order" => {
                     options.order = match value.as_str() {
@@ -183,12 +204,13 @@ impl Options {
 
     /// The options that must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
-        let Options { protocol, tenant, scale, max_trees, .. } = self;
+        let Options { protocol, tenant, scale, encrypt, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
         let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
         let digest_every = self.digest_every;
         format!(
-            "{protocol} tenant={tenant} scale={scale} max_trees={max_trees} release_fraction={release_fraction} \
+            "{protocol} tenant={tenant} scale={scale} encrypt={encrypt} max_trees={max_trees} \
+             release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
              network={network:?} \
              algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?} \
@@ -203,6 +225,7 @@ impl Default for Options {
             protocol: "panama".to_owned(),
             tenant: String::new(),
             scale: 0.0,
+            encrypt: false,
             max_trees: 0,
             release_fraction: 1.0,
             congestion: CongestionRule::PerBranch,
@@ -234,6 +257,14 @@ fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
         all.insert(operation.to_owned(), name.to_owned());
     }
     Ok(all)
+}
+
+fn flag(value: &str) -> Option<bool> {
+    match value {
+        "on" => Some(true),
+        "off" => Some(false),
+        _ => None,
+    }
 }
 
 fn positive(value: &str) -> Option<f64> {

@@ -26,6 +26,7 @@ use netsum_proto::{
     WorkerTags,
 };
 use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol, SumOrder, TreeNode};
+use netsum_wire::PacketHeader;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::seal::{EXTENSION_LEN, is_sealed};
 use netsum_wire::tag::{JobKey, Mac};
@@ -501,14 +502,16 @@ impl State {
 
     fn take_at_switch(&mut self, packet: &Packet) {
         let from = PortId(packet.from as u32);
-        if self.hops.open(JOB, TREE, from, &packet.bytes).is_err() {
+        let mut bytes = packet.bytes.clone();
+        if self.hops.open(JOB, TREE, from, &mut bytes).is_err() {
             return;
         }
         assert_eq!(packet.sealed, self.lease, "the switch accepts a packet of another plan");
         if packet.sealed.is_some() {
             self.used[packet.from].accept(packet);
         }
-        let (header, payload) = Header::decode(&packet.bytes).expect("a packet of the model");
+        let (header, _) = Header::decode(&bytes).expect("a packet of the model");
+        let payload = header.payload(&bytes);
         // Whether it counts, and why not, is the machine's affair.
         let _ = self.switch.handle(self.now, from, false, &header, payload);
         self.pump_switch();
@@ -632,12 +635,14 @@ impl State {
         if member.frozen && frozen {
             return;
         }
-        if member.tags.open(TREE, &packet.bytes).is_err() {
+        let mut bytes = packet.bytes.clone();
+        if member.tags.open(TREE, &mut bytes).is_err() {
             return;
         }
         assert_eq!(packet.sealed, member.plan(), "a rank accepts a packet of another plan");
         member.used.accept(packet);
-        let (header, payload) = Header::decode(&packet.bytes).expect("a packet of the model");
+        let (header, _) = Header::decode(&bytes).expect("a packet of the model");
+        let payload = header.payload(&bytes);
         let Some(worker) = &mut member.worker else { return };
         if let Ok(Some(accepted)) = worker.handle(now, false, &header) {
             member.retained.insert(accepted.g, value(payload));
@@ -655,8 +660,9 @@ impl State {
             let payload = bytes.split_off(HEADER_LEN);
             let room = if member.tags.are_sealed() { EXTENSION_LEN } else { 0 };
             bytes.resize(HEADER_LEN + room, 0);
-            member.tags.seal(TREE, &mut bytes, &payload);
-            bytes.extend(payload);
+            if !member.tags.seal_last(TREE, &mut bytes, 0, &payload) {
+                bytes.extend(payload);
+            }
             let sealed = is_sealed(&bytes).then(|| member.handover.plan().copied()).flatten();
             member.used.sent += u64::from(sealed.is_some());
             self.packets.push(Packet { to: SWITCH, from: rank, bytes, sealed });

@@ -65,12 +65,13 @@ impl Settings {
 }
 
 /// The variables that are read.
-pub const SETTINGS: [&CStr; 12] = [
+pub const SETTINGS: [&CStr; 13] = [
     c"NETSUM_CONTROLLER",
     c"NETSUM_HOST",
     c"NETSUM_TIMEOUT_S",
     c"NETSUM_PROTOCOL",
     c"NETSUM_TENANT",
+    c"NETSUM_ENCRYPT",
     c"NETSUM_SCALE",
     c"NETSUM_MAX_TREES",
     c"NETSUM_RELEASE_FRACTION",
@@ -80,9 +81,10 @@ pub const SETTINGS: [&CStr; 12] = [
     c"NETSUM_RECORDER",
 ];
 
-const OPTIONS: [&str; 9] = [
+const OPTIONS: [&str; 10] = [
     "protocol",
     "tenant",
+    "encrypt",
     "scale",
     "max_trees",
     "release_fraction",

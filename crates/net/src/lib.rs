@@ -19,6 +19,7 @@ mod futex;
 #[doc(hidden)]
 pub mod fuzzing;
 mod interface;
+mod lanes;
 mod loans;
 mod memfd;
 pub mod mesh;

@@ -4,13 +4,17 @@
 //! packet has no effect, whatever happened in between. Keys are of one epoch: packets of others do not open. A child's
 //! key is known to the child and its parent alone, so no other rank or switch can send in the child's name.
 
+mod batch;
+
 use std::sync::Arc;
 
-use netsum_wire::seal::{self, HopKeys, SealKey};
+use netsum_wire::seal::{self, FourTags, HopKeys, SealKey};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::batch::States;
+pub use self::batch::{AT_ONCE, Checked, CheckedAhead, Unsealed};
 use crate::lease::LeaseKey;
 use crate::{DropReason, Lease, PortId};
 
@@ -116,6 +120,8 @@ pub struct Hop {
     send: SealKey,
     receive: SealKey,
     numbers: Numbers,
+    /// Where several tags are computed at once.
+    states: Option<Box<States>>,
 }
 
 impl Hop {
@@ -135,6 +141,7 @@ impl Hop {
             send: SealKey::new(&send),
             receive: SealKey::new(&receive),
             numbers: Numbers::new(),
+            states: None,
         }
     }
 
@@ -144,10 +151,31 @@ impl Hop {
         self.send.seal(self.numbers.next(), head, payload);
     }
 
-    /// Checks a packet that was received over the hop. Errors: `BadTag`, `Replay`.
+    /// Like [`Hop::seal`], of the last packet in `out`, which begins at `start`. Returns whether the payload has gone to
+    /// `out`, encrypted.
     #[inline]
-    pub fn open(&mut self, packet: &[u8]) -> Result<(), DropReason> {
-        let number = self.receive.open(packet).ok_or(DropReason::BadTag)?;
+    pub fn seal_last(&mut self, out: &mut Vec<u8>, start: usize, payload: &[u8]) -> bool {
+        self.send.seal_last(self.numbers.next(), out, start, payload)
+    }
+
+    /// A sealed packet, from a whole unsealed one.
+    pub fn sealed(&mut self, packet: &[u8]) -> Vec<u8> {
+        let mut sealed = seal::with_room(packet);
+        sealed.resize(sealed.len() + self.send.trailer_len(), 0);
+        self.seal(&mut sealed, &[]);
+        sealed
+    }
+
+    /// Checks a packet that was received over the hop, and decrypts it. Errors: `BadTag`, `Replay`.
+    #[inline]
+    pub fn open(&mut self, packet: &mut [u8]) -> Result<(), DropReason> {
+        let number = self.receive.open(packet);
+        self.accept(number)
+    }
+
+    #[inline]
+    fn accept(&mut self, number: Option<u64>) -> Result<(), DropReason> {
+        let number = number.ok_or(DropReason::BadTag)?;
         if self.numbers.accept(number) { Ok(()) } else { Err(DropReason::Replay) }
     }
 }
@@ -184,9 +212,9 @@ impl WorkerTags {
         }
     }
 
-    /// Checks a packet from the parent in a tree before the machine handles it. Errors: `BadTag`, `Replay`.
+    /// Checks, and decrypts, a packet from the parent in a tree before the machine handles it. Errors: `BadTag`, `Replay`.
     #[inline]
-    pub fn open(&mut self, tree: TreeId, packet: &[u8]) -> Result<(), DropReason> {
+    pub fn open(&mut self, tree: TreeId, packet: &mut [u8]) -> Result<(), DropReason> {
         let good = match self {
             WorkerTags::None => !seal::is_sealed(packet),
             WorkerTags::Hops(hops) => match hops.get_mut(usize::from(tree.0)) {
@@ -197,15 +225,21 @@ impl WorkerTags {
         if good { Ok(()) } else { Err(DropReason::BadTag) }
     }
 
-    /// Seals a packet to the parent in a tree if packets are sealed. `head`: as for [`SealKey::seal`].
+    /// Seals a packet to the parent in a tree if packets are sealed: the last packet in `out`, which begins at `start`.
+    /// Returns whether the payload has gone to `out`, encrypted.
     #[inline]
-    pub fn seal(&mut self, tree: TreeId, head: &mut [u8], payload: &[u8]) {
+    pub fn seal_last(
+        &mut self,
+        tree: TreeId,
+        out: &mut Vec<u8>,
+        start: usize,
+        payload: &[u8],
+    ) -> bool {
         match self {
-            WorkerTags::None => {}
+            WorkerTags::None => false,
             WorkerTags::Hops(hops) => {
-                if let Some(hop) = hops.get_mut(usize::from(tree.0)) {
-                    hop.seal(head, payload);
-                }
+                let hop = hops.get_mut(usize::from(tree.0));
+                hop.is_some_and(|hop| hop.seal_last(out, start, payload))
             }
         }
     }
@@ -213,7 +247,10 @@ impl WorkerTags {
 
 /// The hops between a switch and its neighbours in each tree with sealed packets.
 #[derive(Clone, Debug, Default)]
-pub struct Hops(FxHashMap<(JobId, TreeId, PortId), Hop>);
+pub struct Hops {
+    hops: FxHashMap<(JobId, TreeId, PortId), Hop>,
+    lanes: Option<&'static dyn FourTags>,
+}
 
 impl Hops {
     /// Takes the keys of an installed lease into use, in place of those of its job and tree; without any, its packets
@@ -232,31 +269,32 @@ impl Hops {
     ) {
         let LeaseKey { job, tree, .. } = lease;
         let mut before: FxHashMap<_, _> =
-            self.0.extract_if(|key, _| (key.0, key.1) == (job, tree)).collect();
+            self.hops.extract_if(|key, _| (key.0, key.1) == (job, tree)).collect();
         for (at, (&port, &keys)) in neighbours.iter().zip(keys).enumerate() {
             let new = if at < children { Hop::to_child(keys) } else { Hop::to_parent(keys) };
             let old = before.remove(&(job, tree, port)).filter(|old| old.keys == new.keys);
-            self.0.insert((job, tree, port), old.unwrap_or(new));
+            let hop = old.unwrap_or_else(|| self.prepare(new));
+            self.hops.insert((job, tree, port), hop);
         }
     }
 
     /// Forgets the keys of all leases but `leases`.
     pub fn retain_leases(&mut self, leases: impl Iterator<Item = LeaseKey>) {
-        if !self.0.is_empty() {
+        if !self.hops.is_empty() {
             let here: FxHashSet<_> = leases.map(|lease| (lease.job, lease.tree)).collect();
-            self.0.retain(|&(job, tree, _), _| here.contains(&(job, tree)));
+            self.hops.retain(|&(job, tree, _), _| here.contains(&(job, tree)));
         }
     }
 
-    /// Checks a packet before any machine handles it: sealed in a tree with keys, unsealed in others. Errors: `BadTag`,
-    /// `Replay`.
+    /// Checks, and decrypts, a packet before any machine handles it: sealed in a tree with keys, unsealed in others.
+    /// Errors: `BadTag`, `Replay`.
     #[inline]
     pub fn open(
         &mut self,
         job: JobId,
         tree: TreeId,
         from: PortId,
-        packet: &[u8],
+        packet: &mut [u8],
     ) -> Result<(), DropReason> {
         match self.hop(job, tree, from) {
             Some(hop) => hop.open(packet),
@@ -273,21 +311,19 @@ impl Hops {
 
     /// Whether no tree has keys.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.hops.is_empty()
     }
 
     /// A whole packet, sealed if packets to that neighbour are.
     pub fn sealed(&mut self, job: JobId, tree: TreeId, to: PortId, packet: &[u8]) -> Vec<u8> {
-        let Some(hop) = self.hop(job, tree, to) else { return packet.to_vec() };
-        let mut sealed = seal::with_room(packet);
-        hop.seal(&mut sealed, &[]);
-        sealed
+        let hop = self.hop(job, tree, to);
+        hop.map_or_else(|| packet.to_vec(), |hop| hop.sealed(packet))
     }
 
     /// The hop to a neighbour in a tree, if packets there are sealed.
     #[inline]
     pub fn hop(&mut self, job: JobId, tree: TreeId, neighbour: PortId) -> Option<&mut Hop> {
-        if self.0.is_empty() { None } else { self.0.get_mut(&(job, tree, neighbour)) }
+        if self.hops.is_empty() { None } else { self.hops.get_mut(&(job, tree, neighbour)) }
     }
 }
 
@@ -297,7 +333,6 @@ mod tests {
 
     use netsum_wire::Epoch;
     use netsum_wire::panama;
-    use netsum_wire::seal::SEALED_HEADER_LEN;
     use netsum_wire::tag::Mac;
     use proptest::prelude::*;
 
@@ -308,10 +343,21 @@ mod tests {
     }
 
     fn packet(hop: &mut Hop) -> Vec<u8> {
-        let mut head = [0; SEALED_HEADER_LEN];
+        let mut head = [0; panama::HEADER_LEN];
         head[0] = panama::VERSION;
-        hop.seal(&mut head, &[]);
-        head.to_vec()
+        hop.sealed(&head)
+    }
+
+    impl Hop {
+        fn take(&mut self, packet: &[u8]) -> Result<(), DropReason> {
+            self.open(&mut packet.to_vec())
+        }
+    }
+
+    impl WorkerTags {
+        fn take(&mut self, tree: TreeId, packet: &[u8]) -> Result<(), DropReason> {
+            self.open(tree, &mut packet.to_vec())
+        }
     }
 
     fn lease(epoch: u16) -> LeaseKey {
@@ -329,7 +375,7 @@ mod tests {
 
     impl Hops {
         fn take(&mut self, from: PortId, packet: &[u8]) -> Result<(), DropReason> {
-            self.open(JobId(1), TreeId(2), from, packet)
+            self.open(JobId(1), TreeId(2), from, &mut packet.to_vec())
         }
     }
 
@@ -343,21 +389,47 @@ mod tests {
         assert_eq!(hops.take(CHILD, &first), Err(DropReason::Replay));
         let down = packet(hops.hop(JobId(1), TreeId(2), CHILD).unwrap());
         assert_eq!(hops.take(CHILD, &down), Err(DropReason::BadTag), "reflected");
-        assert_eq!(child.open(&down), Ok(()));
-        assert_eq!(child.open(&down), Err(DropReason::Replay));
-        assert_eq!(child.open(&first), Err(DropReason::BadTag), "reflected");
+        assert_eq!(child.take(&down), Ok(()));
+        assert_eq!(child.take(&down), Err(DropReason::Replay));
+        assert_eq!(child.take(&first), Err(DropReason::BadTag), "reflected");
         let mut parent = Hop::to_child(keys(1));
         assert_eq!(hops.take(PARENT, &packet(&mut parent)), Ok(()));
+    }
+
+    #[test]
+    fn encrypted_packets_arrive_as_they_were() {
+        let keys = HopKeys::new(Mac::AegisAead, std::array::from_fn(|i| i as u8));
+        let (mut child, mut parent) = (Hop::to_parent(keys), Hop::to_child(keys));
+        let plain: Vec<u8> = (0..)
+            .take(panama::HEADER_LEN)
+            .map(|i| if i == 0 { panama::VERSION } else { i })
+            .collect();
+        for payload in [&[][..], b"a gradient"] {
+            let mut head = seal::with_room(&plain);
+            assert!(child.seal_last(&mut head, 0, payload));
+            assert!(payload.is_empty() || !head.windows(payload.len()).any(|part| part == payload));
+            let once = head.clone();
+            assert_eq!(parent.open(&mut head), Ok(()));
+            assert_eq!(*seal::unsealed(&head), [&plain, payload].concat());
+            assert_eq!(parent.take(&once), Err(DropReason::Replay));
+            assert_eq!(child.take(&once), Err(DropReason::BadTag), "reflected");
+        }
+        // A key that encrypts accepts nothing else, and the other way round.
+        let sealed = packet(&mut Hop::to_parent(HopKeys::new(Mac::Aegis, [7; 32])));
+        assert_eq!(parent.take(&sealed), Err(DropReason::BadTag));
+        let encrypted = packet(&mut child);
+        let mut sealed = Hop::to_child(HopKeys::new(Mac::Aegis, [7; 32]));
+        assert_eq!(sealed.take(&encrypted), Err(DropReason::BadTag));
     }
 
     #[test]
     fn only_sealed_packets_are_accepted_where_there_are_keys() {
         let mut hops = switch(0);
         let mut sealed = packet(&mut Hop::to_parent(keys(0)));
-        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &sealed), Err(DropReason::BadTag));
+        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &mut sealed), Err(DropReason::BadTag));
         sealed[0] = panama::VERSION;
         assert_eq!(hops.take(CHILD, &sealed), Err(DropReason::BadTag));
-        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &sealed), Ok(()), "of no key");
+        assert_eq!(hops.open(JobId(1), TreeId(3), CHILD, &mut sealed), Ok(()), "of no key");
     }
 
     #[test]
@@ -367,16 +439,16 @@ mod tests {
         let mut unsealed = [0; panama::HEADER_LEN];
         unsealed[0] = panama::VERSION;
         let mut parent = Hop::to_child(keys(0));
-        assert_eq!(tags.open(tree, &unsealed), Err(DropReason::BadTag));
-        assert_eq!(tags.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
+        assert_eq!(tags.take(tree, &unsealed), Err(DropReason::BadTag));
+        assert_eq!(tags.take(tree, &packet(&mut parent)), Err(DropReason::BadTag));
         tags.secure(vec![keys(0)]);
-        assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()));
+        assert_eq!(tags.take(tree, &packet(&mut parent)), Ok(()));
         tags.secure(vec![keys(1)]);
-        assert_eq!(tags.open(tree, &packet(&mut parent)), Ok(()), "the first keys stay");
+        assert_eq!(tags.take(tree, &packet(&mut parent)), Ok(()), "the first keys stay");
         let mut trusted = WorkerTags::new(None);
         trusted.secure(vec![keys(0)]);
-        assert_eq!(trusted.open(tree, &unsealed), Ok(()));
-        assert_eq!(trusted.open(tree, &packet(&mut parent)), Err(DropReason::BadTag));
+        assert_eq!(trusted.take(tree, &unsealed), Ok(()));
+        assert_eq!(trusted.take(tree, &packet(&mut parent)), Err(DropReason::BadTag));
     }
 
     #[test]

@@ -15,7 +15,7 @@ mod epoch;
 mod flight;
 mod flow;
 pub mod handover;
-mod hops;
+pub mod hops;
 pub mod lateness;
 mod lease;
 pub mod operations;

@@ -6,6 +6,7 @@ use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
 
 use crate::aggregator::Aggregator;
 use crate::atp::{self, Node, NodeLease, NodeLeaseError};
+use crate::hops::{AT_ONCE, Checked, CheckedAhead, Unsealed};
 use crate::lateness::Lateness;
 use crate::registry::{POOLS, PoolLeaseError, PoolSwitch};
 use crate::values::{RowId, RowTransmit, Rows};
@@ -65,6 +66,7 @@ pub struct RowMachines {
     node: Node<Rows>,
     pools: PoolSwitch<Rows>,
     hops: Hops,
+    unsealed: Unsealed<Row>,
     row_bytes: u16,
 }
 
@@ -84,7 +86,7 @@ impl RowMachines {
         };
         let rounds = 2 * slots;
         let pools = PoolSwitch::new(rounds, row_bytes, rows(rounds as usize, row_bytes));
-        RowMachines { node, pools, hops: Hops::default(), row_bytes }
+        RowMachines { node, pools, hops: Hops::default(), unsealed: Unsealed::default(), row_bytes }
     }
 
     /// The machine of `atp`.
@@ -155,7 +157,8 @@ impl RowMachines {
         before.into_iter().filter(|key| !left.contains(key)).collect()
     }
 
-    /// Handles a packet of one of these protocols; returns whether a machine accepted it. Dropped packets are counted.
+    /// Handles a packet of one of these protocols, which is decrypted in its place; returns whether a machine accepted
+    /// it. Dropped packets are counted.
     #[inline]
     pub fn take(
         &mut self,
@@ -163,34 +166,45 @@ impl RowMachines {
         now: Time,
         from: PortId,
         ce: bool,
-        packet: &[u8],
+        packet: &mut [u8],
+        checked: Option<Checked>,
     ) -> bool {
+        let arrival = Arrival { now, from, ce, checked };
         match protocol {
             Protocol::Panama => false,
-            Protocol::Atp => take(&mut self.node, &mut self.hops, now, from, ce, packet),
-            POOLS => take(&mut self.pools, &mut self.hops, now, from, ce, packet),
+            Protocol::Atp => take(&mut self.node, &mut self.hops, arrival, packet),
+            POOLS => take(&mut self.pools, &mut self.hops, arrival, packet),
         }
     }
 
-    /// The next packet to send; its header goes to the end of `heads`.
+    /// As [`Hops::check_ahead`].
+    #[inline]
+    pub fn check_ahead(&self, from: PortId, packets: [&[u8]; AT_ONCE]) -> Option<CheckedAhead> {
+        self.hops.check_ahead(from, packets)
+    }
+
+    /// The next packet to send; its header goes to the end of `heads`, and so does an encrypted payload.
     #[inline]
     pub fn poll_transmit(&mut self, heads: &mut Vec<u8>) -> Option<(PortId, Option<Row>)> {
+        let (hops, unsealed) = (&mut self.hops, &mut self.unsealed);
         if let Some(transmit) = self.node.poll_transmit() {
-            let (to, row) = encode(&mut self.hops, &transmit, self.node.values(), heads);
-            return Some((to, row.map(Row::Node)));
+            return Some(encode(hops, unsealed, &transmit, self.node.values(), Row::Node, heads));
         }
         let transmit = self.pools.poll_transmit()?;
-        let (to, row) = encode(&mut self.hops, &transmit, self.pools.values(), heads);
-        Some((to, row.map(Row::Pool)))
+        Some(encode(hops, unsealed, &transmit, self.pools.values(), Row::Pool, heads))
+    }
+
+    /// Gives all packets of `poll_transmit` their tags. To be called before they are sent.
+    #[inline]
+    pub fn seal_waiting(&mut self, heads: &mut [u8]) {
+        let (node, pools) = (&self.node, &self.pools);
+        self.hops.seal_waiting(heads, &mut self.unsealed, |row| payload(node, pools, row));
     }
 
     /// A row of a packet that waits to be sent.
     #[inline]
     pub fn payload(&self, row: Row) -> &[u8] {
-        match row {
-            Row::Node(row) => self.node.values().get(row),
-            Row::Pool(row) => self.pools.values().get(row),
-        }
+        payload(&self.node, &self.pools, row)
     }
 
     /// Everything of `poll_transmit` is on the wire.
@@ -250,6 +264,23 @@ impl RowMachines {
     }
 }
 
+/// How a packet came.
+struct Arrival {
+    now: Time,
+    from: PortId,
+    ce: bool,
+    /// If its tag was looked at before.
+    checked: Option<Checked>,
+}
+
+#[inline]
+fn payload<'a>(node: &'a Node<Rows>, pools: &'a PoolSwitch<Rows>, row: Row) -> &'a [u8] {
+    match row {
+        Row::Node(row) => node.values().get(row),
+        Row::Pool(row) => pools.values().get(row),
+    }
+}
+
 /// Rows of a machine with `count` fragments.
 fn rows(count: usize, row_bytes: u16) -> Rows {
     Rows::new(count + TRANSIT_ROWS, row_bytes.into())
@@ -259,41 +290,42 @@ fn rows(count: usize, row_bytes: u16) -> Rows {
 fn take<A: Aggregator<Payload = [u8]>>(
     machine: &mut A,
     hops: &mut Hops,
-    now: Time,
-    from: PortId,
-    ce: bool,
-    packet: &[u8],
+    Arrival { now, from, ce, checked }: Arrival,
+    packet: &mut [u8],
 ) -> bool {
-    let (header, payload) = match A::Header::decode(packet) {
-        Ok(decoded) => decoded,
+    let header = match A::Header::decode(packet) {
+        Ok((header, _)) => header,
         Err(error) => {
             machine.count_decode_error(error);
             return false;
         }
     };
-    if let Err(reason) = hops.open(header.job(), header.tree(), from, packet) {
+    let (job, tree) = (header.job(), header.tree());
+    if let Err(reason) = hops.open_checked(job, tree, from, checked, packet) {
         machine.count_drop(reason);
         return false;
     }
-    machine.handle(now, from, ce, &header, payload).is_ok()
+    machine.handle(now, from, ce, &header, header.payload(packet)).is_ok()
 }
 
-/// Writes the bytes before the payload to the end of `heads`; returns the destination, and the row that follows.
+/// Writes the bytes before the payload, or all if they are encrypted, to the end of `heads`; returns the destination,
+/// and the row that follows.
 #[inline]
 fn encode<H: PacketHeader>(
     hops: &mut Hops,
+    unsealed: &mut Unsealed<Row>,
     transmit: &RowTransmit<H, RowId>,
     values: &Rows,
+    row: fn(RowId) -> Row,
     heads: &mut Vec<u8>,
-) -> (PortId, Option<RowId>) {
+) -> (PortId, Option<Row>) {
     let RowTransmit { to, header, payload } = transmit;
-    let start = heads.len();
-    let hop = hops.hop(header.job(), header.tree(), *to);
-    heads.resize(start + H::head_len(hop.is_some()), 0);
+    let (start, hop) = (heads.len(), (header.job(), header.tree(), *to));
+    let sealed = hops.hop(hop.0, hop.1, hop.2).is_some();
+    heads.resize(start + H::head_len(sealed), 0);
     header.write(&mut heads[start..start + H::LEN]);
-    if let Some(hop) = hop {
-        let row = payload.map_or(&[][..], |row| values.get(row));
-        hop.seal(&mut heads[start..], row);
-    }
-    (*to, *payload)
+    let place = payload.map(row);
+    let bytes = payload.map_or(&[][..], |row| values.get(row));
+    let inside = sealed && hops.seal_or_wait(hop, heads, start, (bytes, place), unsealed);
+    (*to, place.filter(|_| !inside))
 }

@@ -9,7 +9,7 @@ use netsum_proto::values::row_cost;
 use netsum_proto::{Aggregator as _, Hops, Lease, LeaseKey, PortId, Secrets, Time};
 use netsum_topo::SlotPolicy;
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::{Epoch, JobId, Protocol};
+use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
 
 /// Configuration of a switch or server process.
 #[derive(Clone, Debug)]
@@ -91,19 +91,22 @@ impl Aggregator {
     }
 
     /// Processes a packet.
-    pub fn take(&mut self, now: Time, from: PortId, ce: bool, packet: &[u8]) {
+    pub fn take(&mut self, now: Time, from: PortId, ce: bool, packet: &mut [u8]) {
         match packet.first().and_then(|&version| Protocol::of_version(version)) {
             None | Some(Protocol::Panama) => match Header::decode(packet) {
-                Ok((header, payload)) => {
+                Ok((header, _)) => {
                     match self.hops.open(header.job, header.tree, from, packet) {
                         // The machine counts dropped packets.
-                        Ok(()) => _ = self.trees.handle(now, from, ce, &header, payload),
+                        Ok(()) => {
+                            let payload = header.payload(packet);
+                            let _ = self.trees.handle(now, from, ce, &header, payload);
+                        }
                         Err(reason) => self.trees.count_drop(reason),
                     }
                 }
                 Err(error) => self.trees.count_decode_error(error),
             },
-            Some(protocol) => _ = self.rows.take(protocol, now, from, ce, packet),
+            Some(protocol) => _ = self.rows.take(protocol, now, from, ce, packet, None),
         }
     }
 
@@ -125,6 +128,7 @@ impl Aggregator {
         }
         let mut packet = Vec::new();
         let (to, row) = self.rows.poll_transmit(&mut packet)?;
+        self.rows.seal_waiting(&mut packet);
         packet.extend(row.map_or(&[][..], |row| self.rows.payload(row)));
         Some((to, packet))
     }

@@ -114,11 +114,11 @@ impl DataPlane {
         now: Time,
         from: PortId,
         ce: bool,
-        packet: &[u8],
+        packet: &mut [u8],
     ) -> Result<Option<Accepted>, DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen).ok_or(DropReason::NoLease)?;
         let (switches, tags) = (&epoch.switches, &mut epoch.tags);
-        let check = |tree: TreeId| match switches.get(usize::from(tree.0)) {
+        let check = |tree: TreeId, packet: &mut [u8]| match switches.get(usize::from(tree.0)) {
             None => Err(DropReason::NoLease),
             Some(switch) if *switch != from => Err(DropReason::UnknownSender),
             Some(_) => tags.open(tree, packet),
@@ -148,7 +148,7 @@ impl DataPlane {
         let sealed = epoch.tags.are_sealed();
         let (tree, mut packet) =
             with_worker!(worker, machine => next(machine, now, sealed, elements))?;
-        epoch.tags.seal(tree, &mut packet, &[]);
+        epoch.tags.seal_last(tree, &mut packet, 0, &[]);
         Some((epoch.switches[usize::from(tree.0)], packet))
     }
 
@@ -278,12 +278,13 @@ fn take<W: WorkerMachine>(
     machine: &mut W,
     now: Time,
     ce: bool,
-    packet: &[u8],
-    check: impl FnOnce(TreeId) -> Result<(), DropReason>,
+    packet: &mut [u8],
+    check: impl FnOnce(TreeId, &mut [u8]) -> Result<(), DropReason>,
     size: impl FnOnce(u64) -> usize,
 ) -> Result<Option<Taken>, DropReason> {
-    let (header, payload) = W::Header::decode(packet)?;
-    check(header.tree())?;
+    let (header, _) = W::Header::decode(packet)?;
+    check(header.tree(), packet)?;
+    let payload = header.payload(packet);
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };
     let (g, id, elements) = (accepted.g(), accepted.id(), accepted.elements());
     let count = elements.as_ref().map_or(0, |range| (range.end - range.start) as usize);

@@ -78,6 +78,7 @@ fn simplifications(scenario: &Scenario) -> Vec<Scenario> {
         list.push(changed(scenario, |s| s.jobs[job].max_trees = 1));
         list.push(changed(scenario, |s| s.jobs[job].scale = 0));
         list.push(changed(scenario, |s| s.jobs[job].congestion = "none".to_owned()));
+        list.push(changed(scenario, |s| s.jobs[job].encrypt = false));
     }
     let calm = Noise {
         loss: 0,

@@ -115,6 +115,9 @@ pub struct JobShape {
     pub scale: u32,
     /// Congestion rule of the workers.
     pub congestion: String,
+    /// Whether its packets are encrypted, unless the fabric is trusted.
+    #[serde(default)]
+    pub encrypt: bool,
 }
 
 /// Maximum additional delay of a slow packet, milliseconds.
@@ -207,7 +210,7 @@ impl FabricShape {
             memory: if short { random.within(8..=64) << 10 } else { 4 << 20 },
             slots: if short { random.within(4..=32) } else { random.within(64..=512) } as u32,
             receive_buffer: if short { 64 << 10 } else { 16 << 20 },
-            mtu: random.pick(&[146, 210, 338]),
+            mtu: random.pick(&[154, 218, 346]),
             trusted: random.chance(300_000),
             policy: random.pick(&["partition", "first-come", "preempt", "preempt"]).to_owned(),
         }
@@ -258,6 +261,7 @@ impl JobShape {
             depth: random.within(1..=3) as u32,
             scale: random.pick(&[0, 0, 1024]),
             congestion: random.pick(CongestionRule::ALL).to_string(),
+            encrypt: random.chance(300_000),
         }
     }
 }

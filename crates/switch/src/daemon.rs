@@ -163,6 +163,8 @@ impl Daemon {
         let instance = since_1970.as_nanos() as u64;
         // The kernel's program cannot use AES instructions.
         let aes = Mac::fastest() == Mac::Aegis && self.config.ports.is_empty();
+        // The process behind the kernel's program decrypts; for an accelerator's line rate it would be too slow.
+        let encrypts = Mac::has_aes() && driver.fragment_limit().is_none();
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -183,6 +185,7 @@ impl Daemon {
                 policy: policy.clone(),
                 instance,
                 aes,
+                encrypts,
                 ..pb::SwitchHello::default()
             }
         }

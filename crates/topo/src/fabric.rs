@@ -93,6 +93,8 @@ pub struct Tenant {
     pub rate: Option<Rate>,
     /// The most packets per second that its jobs together may send to each switch; `None`: no limit.
     pub packets_per_second: Option<u64>,
+    /// Whether the payloads of its jobs' packets are encrypted, also of jobs that do not ask for it.
+    pub encrypt: bool,
 }
 
 impl Tenant {
@@ -106,6 +108,7 @@ impl Tenant {
             priority: 0,
             rate: None,
             packets_per_second: None,
+            encrypt: false,
         }
     }
 }
@@ -251,8 +254,8 @@ impl Fabric {
             }
         }
         for tenant in &self.tenants {
-            let Tenant { name, jobs, guaranteed, limit, priority, rate, packets_per_second } =
-                tenant;
+            let Tenant { name, jobs, guaranteed, limit, priority, rate, .. } = tenant;
+            let Tenant { packets_per_second, encrypt, .. } = tenant;
             writeln!(out, "\n[[tenant]]\nname = \"{name}\"")?;
             if *jobs != u32::MAX {
                 writeln!(out, "jobs = {jobs}")?;
@@ -271,6 +274,9 @@ impl Fabric {
             }
             if let Some(packets) = packets_per_second {
                 writeln!(out, "packets_per_second = {packets}")?;
+            }
+            if *encrypt {
+                writeln!(out, "encrypt = true")?;
             }
         }
         Ok(())

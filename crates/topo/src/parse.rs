@@ -67,7 +67,7 @@ impl Checker<'_> {
             tenants: raw
                 .tenant
                 .iter()
-                .map(|tenant| self.tenant(tenant))
+                .map(|tenant| self.tenant(tenant, raw.trusted))
                 .collect::<Result<_, _>>()?,
         })
     }
@@ -126,8 +126,14 @@ impl Checker<'_> {
         })
     }
 
-    fn tenant(&self, raw: &RawTenant) -> Result<Tenant, TopoError> {
+    fn tenant(&self, raw: &RawTenant, trusted: bool) -> Result<Tenant, TopoError> {
         let entry = format!("tenant {:?}", raw.name.get_ref());
+        if let Some(at) = raw.encrypt.as_ref().filter(|encrypt| trusted && *encrypt.get_ref()) {
+            let problem = "encrypt is true, and so is the fabric's `trusted`: its packets have no keys; delete one of \
+                           the two"
+                .to_owned();
+            return Err(self.invalid(at, &entry, problem));
+        }
         let rate = match &raw.rate {
             None => None,
             Some(text) => match self.unit(text, &entry, "rate")? {
@@ -147,6 +153,7 @@ impl Checker<'_> {
             priority: raw.priority.unwrap_or(0),
             rate,
             packets_per_second: raw.packets_per_second.as_ref().map(|packets| *packets.get_ref()),
+            encrypt: raw.encrypt.as_ref().is_some_and(|encrypt| *encrypt.get_ref()),
             ..unbounded
         })
     }

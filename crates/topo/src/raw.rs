@@ -59,6 +59,7 @@ pub(crate) struct RawTenant {
     pub(crate) priority: Option<u8>,
     pub(crate) rate: Option<Spanned<String>>,
     pub(crate) packets_per_second: Option<Spanned<u64>>,
+    pub(crate) encrypt: Option<Spanned<bool>>,
 }
 
 #[derive(Deserialize)]

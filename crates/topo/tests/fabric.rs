@@ -170,6 +170,7 @@ limit = 400
 priority = 7
 rate = "8Gbit/s"
 packets_per_second = 500000
+encrypt = true
 "#;
 
 #[test]
@@ -182,7 +183,7 @@ fn servers_and_tenants() {
     assert_eq!((fabric.switches[0].slots, fabric.switches[0].policy), (64, SlotPolicy::FirstCome));
     let research = fabric.tenant("research").unwrap();
     assert_eq!((research.limit, research.rate), (400, Some(Rate(8_000_000_000))));
-    assert_eq!(research.packets_per_second, Some(500_000));
+    assert_eq!((research.packets_per_second, research.encrypt), (Some(500_000), true));
     assert_eq!(fabric.tenant("default").unwrap(), Tenant::named("default"));
     assert_eq!(fabric.tenant("nobody"), None);
     let graph = fabric.topology();
@@ -206,6 +207,7 @@ fn servers_and_tenants() {
         ("8Gbit/s", "0bit/s", "tenant \"research\": rate is 0: nothing could pass"),
         ("8Gbit/s", "fast", "10Gbit/s"),
         ("500000", "0", "packets_per_second is 0"),
+        ("\n[[host]]", "trusted = true\n\n[[host]]", "\"research\": encrypt is true, and so is"),
         ("\"research\"", "\"a/b\"", "tenant \"a/b\": a name has 1 to 63 letters"),
         ("priority = 7\n", "\n[[tenant]]\nname = \"research\"\n", "has the same tenant"),
     ] {

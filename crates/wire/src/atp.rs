@@ -18,6 +18,8 @@ pub const HEADER_LEN: usize = 46;
 pub const VERSION: u8 = 0x21;
 /// First byte of sealed packets.
 pub const SEALED_VERSION: u8 = extension::sealed_version(VERSION);
+/// First byte of an encrypted packet: protocol 2, version 3.
+pub const ENCRYPTED_VERSION: u8 = extension::encrypted_version(VERSION);
 /// Most workers of a rack and racks of a job: the width of a bitmap.
 pub const MAX_FAN_IN: u8 = 32;
 

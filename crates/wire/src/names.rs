@@ -97,9 +97,13 @@ impl Protocol {
     #[inline]
     pub const fn of_version(version: u8) -> Option<Protocol> {
         match version {
-            panama::VERSION | panama::SEALED_VERSION => Some(Protocol::Panama),
-            atp::VERSION | atp::SEALED_VERSION => Some(Protocol::Atp),
-            switchml::VERSION | switchml::SEALED_VERSION => Some(Protocol::Switchml),
+            panama::VERSION | panama::SEALED_VERSION | panama::ENCRYPTED_VERSION => {
+                Some(Protocol::Panama)
+            }
+            atp::VERSION | atp::SEALED_VERSION | atp::ENCRYPTED_VERSION => Some(Protocol::Atp),
+            switchml::VERSION | switchml::SEALED_VERSION | switchml::ENCRYPTED_VERSION => {
+                Some(Protocol::Switchml)
+            }
             _ => None,
         }
     }
@@ -168,9 +172,13 @@ mod tests {
     fn the_first_byte_determines_the_protocol() {
         for &protocol in Protocol::ALL {
             let versions = match protocol {
-                Protocol::Panama => [panama::VERSION, panama::SEALED_VERSION],
-                Protocol::Atp => [atp::VERSION, atp::SEALED_VERSION],
-                Protocol::Switchml => [switchml::VERSION, switchml::SEALED_VERSION],
+                Protocol::Panama => {
+                    [panama::VERSION, panama::SEALED_VERSION, panama::ENCRYPTED_VERSION]
+                }
+                Protocol::Atp => [atp::VERSION, atp::SEALED_VERSION, atp::ENCRYPTED_VERSION],
+                Protocol::Switchml => {
+                    [switchml::VERSION, switchml::SEALED_VERSION, switchml::ENCRYPTED_VERSION]
+                }
             };
             assert!(
                 versions.iter().all(|&version| Protocol::of_version(version) == Some(protocol))

@@ -1,6 +1,6 @@
 //! The driver's interface to every protocol's packets.
 
-use crate::seal::SEALED_HEADER_LEN;
+use crate::seal::{SEALED_HEADER_LEN, is_sealed};
 use crate::{DecodeError, JobId, TreeId};
 
 /// A header, for drivers that are generic over protocols.
@@ -24,6 +24,12 @@ pub trait PacketHeader: Copy + Send {
 
     /// Number of bytes after the header.
     fn payload_len(&self) -> usize;
+
+    /// The payload of a packet with this header, once it is opened.
+    #[inline]
+    fn payload<'a>(&self, packet: &'a [u8]) -> &'a [u8] {
+        &packet[Self::head_len(is_sealed(packet))..][..self.payload_len()]
+    }
 
     /// Job.
     fn job(&self) -> JobId;

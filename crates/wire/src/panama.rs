@@ -4,7 +4,7 @@
 //! aligned for a bus or a vector unit; in a sealed packet (version 2, [`crate::seal`]) it starts at byte 96. The IP
 //! header carries ECN; docs/protocol-panama.md has the table and the reasons.
 
-use crate::extension::{self, sealed_version};
+use crate::extension::{self, encrypted_version, sealed_version};
 use crate::field::{be16, be32};
 use crate::format::{Encoding, Format};
 use crate::ids::{Epoch, JobId, TreeId, Vid};
@@ -18,6 +18,8 @@ pub const HEADER_LEN: usize = 38;
 pub const VERSION: u8 = 0x11;
 /// First byte of a sealed packet: protocol 1, version 2.
 pub const SEALED_VERSION: u8 = sealed_version(VERSION);
+/// First byte of an encrypted packet: protocol 1, version 3.
+pub const ENCRYPTED_VERSION: u8 = encrypted_version(VERSION);
 /// A `window_cap` without a limit: "as much as the aggregators allow".
 pub const NO_CAP: u16 = u16::MAX;
 
@@ -244,7 +246,7 @@ mod tests {
             Header::decode(&p).map(|_| ()).unwrap_err()
         };
         assert_eq!(Header::decode(&good[..37]).unwrap_err(), DecodeError::TruncatedHeader);
-        assert_eq!(with(0, 0x13), DecodeError::UnknownVersion);
+        assert_eq!(with(0, 0x14), DecodeError::UnknownVersion);
         assert_eq!(with(0, SEALED_VERSION), DecodeError::TruncatedHeader, "8 bytes of payload");
         assert_eq!(with(1, 0x07), DecodeError::UnknownKind);
         assert_eq!(with(1, 0x81), DecodeError::UnknownKind);

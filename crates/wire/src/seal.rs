@@ -1,4 +1,5 @@
-//! Sealed packets: version 2 of a protocol's packets, with a packet number and a tag between header and payload.
+//! Sealed packets: version 2 of a protocol's packets, with a packet number and a tag between header and payload; and
+//! version 3, whose payload is encrypted and followed by the second half of the tag.
 //!
 //! The header is that of version 1, but for its first byte and for zeros at its end. A key is of one hop and direction, and no number occurs
 //! twice under a key, as in ESP (RFC 4303, sections 2.2 and 3.4.3): a recorded packet is never accepted again.
@@ -6,15 +7,17 @@
 use std::borrow::Cow;
 use std::hash::Hasher;
 
-use aegis::aegis128l::Aegis128LMac;
+use aegis::aegis128l::{Aegis128L, Aegis128LMac};
 use siphasher::sip::SipHasher24;
 
-use crate::Protocol;
-use crate::extension::{HEADER_LEN, UNSEALED, sealed_version};
+use crate::extension::{HEADER_LEN, UNSEALED, encrypted_version, sealed_version};
 use crate::nh;
 use crate::tag::{JobKey, Mac};
+use crate::{JobId, Protocol, TreeId, atp, job_of, panama, switchml};
 
-pub use crate::extension::{EXTENSION_LEN, SEALED_HEADER_LEN, is_sealed};
+pub use crate::extension::{
+    EXTENSION_LEN, SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted, is_sealed,
+};
 
 /// Header and number are authenticated in a block of this many bytes, padded with zeros, so that the payload begins at
 /// a block of the MAC.
@@ -62,13 +65,29 @@ impl HopKeys {
 #[derive(Clone)]
 pub struct SealKey(State);
 
-/// The state of a MAC after its key. It is made once per key, not once per packet.
+/// The state of a MAC after its key, which is made once per key and not once per packet, or the key of a cipher.
 #[derive(Clone)]
 #[expect(clippy::large_enum_variant, reason = "all keys of a process have the same MAC")]
 enum State {
     SipHash(SipHasher24),
-    Aegis(Aegis128LMac<16>),
+    Aegis(Aegis128LMac<16>, [u8; 16]),
     Nh(nh::Key),
+    AegisAead([u8; 16]),
+}
+
+/// The state of AEGIS-128L, eight blocks of AES.
+pub type AegisState = [[u8; 16]; 8];
+
+/// What a MAC takes before the payload: header, packet number, and zeros.
+pub type Head = [u8; HEAD];
+
+/// A processor's code for AEGIS-128L of four packets at once.
+pub trait FourTags: std::fmt::Debug + Send + Sync {
+    /// The state after a key.
+    fn state(&self, key: &[u8; 16]) -> AegisState;
+
+    /// The packets' tags. All payloads have one length.
+    fn tags(&self, states: [&AegisState; 4], heads: [&Head; 4], payloads: [&[u8]; 4]) -> [u64; 4];
 }
 
 impl SealKey {
@@ -76,28 +95,79 @@ impl SealKey {
     pub fn new(key: &JobKey) -> SealKey {
         SealKey(match key.mac() {
             Mac::SipHash => State::SipHash(SipHasher24::new_with_key(key.secret())),
-            Mac::Aegis => State::Aegis(Aegis128LMac::new(key.secret())),
+            Mac::Aegis => State::Aegis(Aegis128LMac::new(key.secret()), *key.secret()),
             Mac::Nh => State::Nh(nh::Key::new(key.secret())),
+            Mac::AegisAead => State::AegisAead(*key.secret()),
         })
+    }
+
+    /// Whether it encrypts payloads.
+    #[inline]
+    pub fn encrypts(&self) -> bool {
+        matches!(self.0, State::AegisAead(_))
+    }
+
+    /// Bytes after the payload.
+    #[inline]
+    pub fn trailer_len(&self) -> usize {
+        if self.encrypts() { TRAILER_LEN } else { 0 }
+    }
+
+    /// The key of AEGIS-128L as a MAC, if it is one: for [`FourTags`].
+    pub fn aegis(&self) -> Option<&[u8; 16]> {
+        match &self.0 {
+            State::Aegis(_, secret) => Some(secret),
+            _ => None,
+        }
+    }
+
+    /// The tag of a packet whose head has its number. The key does not encrypt.
+    pub fn tag_after(&self, head: &[u8], payload: &[u8]) -> u64 {
+        let head = &head[..NUMBERED_LEN];
+        let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk().expect("eight bytes"));
+        self.tag(number, head, [payload, &[]])
     }
 
     /// Makes a sealed packet of an unsealed one. `head`: the header as in an unsealed packet, room up to
     /// [`SEALED_HEADER_LEN`], and all bytes between these and `payload`; `number`: never used before under this key,
-    /// below 2^56. Panics if `head` is shorter, or the payload longer than any datagram.
+    /// below 2^56. A key that encrypts takes the whole packet as `head`, with room for [`SealKey::trailer_len`]. Panics
+    /// if `head` is shorter, if such a key gets a `payload`, or if the payload is longer than any datagram.
     #[inline]
     pub fn seal(&self, number: u64, head: &mut [u8], payload: &[u8]) {
-        head[0] = sealed_version(head[0]);
-        head[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
+        if let State::AegisAead(key) = &self.0 {
+            assert!(payload.is_empty(), "a payload is encrypted where the packet is");
+            return encrypt(key, number, head);
+        }
+        put_number(number, head);
         let (authenticated, rest) = head.split_at(SEALED_HEADER_LEN);
         let tag = self.tag(number, &authenticated[..NUMBERED_LEN], [rest, payload]);
-        head[NUMBERED_LEN..SEALED_HEADER_LEN].copy_from_slice(&tag.to_be_bytes());
+        put_tag(tag, head);
     }
 
-    /// The number of a sealed packet; `None`: it is not sealed, or not under this key.
+    /// Like [`SealKey::seal`], of the packet that begins at `start` of `out` and is the last there. Returns whether the
+    /// payload has gone to `out`, encrypted.
     #[inline]
-    pub fn open(&self, packet: &[u8]) -> Option<u64> {
+    pub fn seal_last(&self, number: u64, out: &mut Vec<u8>, start: usize, payload: &[u8]) -> bool {
+        if !self.encrypts() {
+            self.seal(number, &mut out[start..], payload);
+            return false;
+        }
+        out.reserve(payload.len() + TRAILER_LEN);
+        out.extend_from_slice(payload);
+        out.extend_from_slice(&[0; TRAILER_LEN]);
+        self.seal(number, &mut out[start..], &[]);
+        true
+    }
+
+    /// The number of a sealed packet; `None`: it is not sealed, or not under this key. An encrypted payload is decrypted
+    /// in its place; if the packet is not under this key, it is erased.
+    #[inline]
+    pub fn open(&self, packet: &mut [u8]) -> Option<u64> {
+        if let State::AegisAead(key) = &self.0 {
+            return decrypt(key, packet);
+        }
         let (head, payload) = packet.split_at_checked(SEALED_HEADER_LEN)?;
-        if !is_sealed(packet) || payload.len() > nh::PAYLOAD_MAX {
+        if !is_sealed(packet) || is_encrypted(packet) || payload.len() > nh::PAYLOAD_MAX {
             return None;
         }
         let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
@@ -107,8 +177,7 @@ impl SealKey {
     }
 
     fn tag(&self, number: u64, head: &[u8], rest: [&[u8]; 2]) -> u64 {
-        let mut first = [0; HEAD];
-        first[..head.len()].copy_from_slice(head);
+        let first = head_of(head);
         let parts = [&first[..], rest[0], rest[1]].into_iter().filter(|part| !part.is_empty());
         match &self.0 {
             State::Nh(key) => key.tag(number, head, rest),
@@ -117,14 +186,92 @@ impl SealKey {
                 parts.for_each(|part| hasher.write(part));
                 hasher.finish()
             }
-            State::Aegis(keyed) => {
+            State::Aegis(keyed, _) => {
                 let mut mac = keyed.clone();
                 parts.for_each(|part| mac.update(part));
                 let tag = mac.finalize();
                 u64::from_be_bytes(*tag.first_chunk().expect("the tag has 16 bytes"))
             }
+            State::AegisAead(_) => unreachable!("its packets are encrypted"),
         }
     }
+}
+
+/// Begins a sealed packet: its version and its number.
+#[inline]
+pub fn put_number(number: u64, head: &mut [u8]) {
+    head[0] = sealed_version(head[0]);
+    head[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
+}
+
+/// Ends a sealed packet: its tag.
+#[inline]
+pub fn put_tag(tag: u64, head: &mut [u8]) {
+    head[NUMBERED_LEN..SEALED_HEADER_LEN].copy_from_slice(&tag.to_be_bytes());
+}
+
+/// The number of a sealed packet whose tag should be this one; `None`: it is another.
+#[inline]
+pub fn number_if_tagged(packet: &[u8], tag: u64) -> Option<u64> {
+    let (head, _) = packet.split_first_chunk::<SEALED_HEADER_LEN>()?;
+    let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
+    (head[NUMBERED_LEN..] == tag.to_be_bytes()).then_some(number)
+}
+
+/// What is authenticated of a packet's header.
+#[inline]
+pub fn head_of(packet: &[u8]) -> Head {
+    let mut head = [0; HEAD];
+    head[..NUMBERED_LEN].copy_from_slice(&packet[..NUMBERED_LEN]);
+    head
+}
+
+/// Job and tree of an undecoded sealed packet, which say under which key it is; `None`: it is unsealed, or encrypted.
+#[inline]
+pub fn hop_of(packet: &[u8]) -> Option<(JobId, TreeId)> {
+    let tree = match *packet.first()? {
+        panama::SEALED_VERSION => *packet.get(2)?,
+        atp::SEALED_VERSION => *packet.get(3)?,
+        switchml::SEALED_VERSION => 0,
+        _ => return None,
+    };
+    Some((job_of(packet)?, TreeId(tree)))
+}
+
+/// Encrypts a whole packet with room for number, tag and trailer.
+fn encrypt(key: &[u8; 16], number: u64, packet: &mut [u8]) {
+    packet[0] = encrypted_version(packet[0]);
+    packet[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
+    let (head, rest) = packet.split_at_mut(SEALED_HEADER_LEN);
+    let (payload, trailer) = rest.split_last_chunk_mut().expect("room for the trailer");
+    let cipher = Aegis128L::<16>::new(key, &nonce(number));
+    let tag = cipher.encrypt_in_place(payload, &head[..NUMBERED_LEN]);
+    let (first, second) = tag.split_first_chunk::<TRAILER_LEN>().expect("the tag has 16 bytes");
+    head[NUMBERED_LEN..].copy_from_slice(first);
+    *trailer = *second.first_chunk::<TRAILER_LEN>().expect("the tag has 16 bytes");
+}
+
+/// Checks a packet and decrypts its payload; returns its number.
+fn decrypt(key: &[u8; 16], packet: &mut [u8]) -> Option<u64> {
+    if !is_encrypted(packet) {
+        return None;
+    }
+    let (head, rest) = packet.split_at_mut_checked(SEALED_HEADER_LEN)?;
+    let (payload, trailer) = rest.split_last_chunk_mut::<TRAILER_LEN>()?;
+    let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
+    let mut tag = [0; 2 * TRAILER_LEN];
+    tag[..TRAILER_LEN].copy_from_slice(&head[NUMBERED_LEN..]);
+    tag[TRAILER_LEN..].copy_from_slice(trailer);
+    let cipher = Aegis128L::<16>::new(key, &nonce(number));
+    cipher.decrypt_in_place(payload, &tag, &head[..NUMBERED_LEN]).ok()?;
+    Some(number)
+}
+
+/// A nonce occurs once under a key, because a packet number does.
+fn nonce(number: u64) -> [u8; 16] {
+    let mut nonce = [0; 16];
+    nonce[..8].copy_from_slice(&number.to_be_bytes());
+    nonce
 }
 
 /// Omits the key, so that it does not appear in logs.
@@ -141,10 +288,12 @@ pub fn with_room(packet: &[u8]) -> Vec<u8> {
     [&packet[..HEADER_LEN], &[0; EXTENSION_LEN], payload].concat()
 }
 
-/// A packet without the extension, as an unsealed one.
+/// A packet without the extension, as an unsealed one; an encrypted one after [`SealKey::open`].
 pub fn unsealed(packet: &[u8]) -> Cow<'_, [u8]> {
     let protocol = packet.first().and_then(|&version| Protocol::of_version(version));
-    match (protocol, packet.split_at_checked(SEALED_HEADER_LEN)) {
+    let trailer = if is_encrypted(packet) { TRAILER_LEN } else { 0 };
+    let whole = packet.len().checked_sub(trailer).map(|len| &packet[..len]);
+    match (protocol, whole.and_then(|whole| whole.split_at_checked(SEALED_HEADER_LEN))) {
         (Some(protocol), Some((head, payload))) if is_sealed(packet) => {
             let reserved = vec![0; protocol.header_len() - HEADER_LEN];
             let mut packet = [&head[..HEADER_LEN], &reserved, payload].concat();
@@ -158,29 +307,30 @@ pub fn unsealed(packet: &[u8]) -> Cow<'_, [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::panama;
 
-    const KEYS: [JobKey; 3] = [
+    const KEYS: [JobKey; 4] = [
         JobKey::new(Mac::SipHash, [3; 16]),
         JobKey::new(Mac::Aegis, [3; 16]),
         JobKey::new(Mac::Nh, [3; 16]),
+        JobKey::new(Mac::AegisAead, [3; 16]),
     ];
 
     fn open(key: &JobKey, packet: &[u8]) -> Option<u64> {
-        SealKey::new(key).open(packet)
+        SealKey::new(key).open(&mut packet.to_vec())
     }
 
     fn sealed(key: &JobKey, number: u64, payload: &[u8]) -> Vec<u8> {
         let mut packet: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
         packet[0] = panama::VERSION;
-        SealKey::new(key).seal(number, &mut packet, payload);
-        packet.extend(payload);
+        if !SealKey::new(key).seal_last(number, &mut packet, 0, payload) {
+            packet.extend(payload);
+        }
         packet
     }
 
     #[test]
     fn the_extension_is_the_number_and_the_tag() {
-        for key in KEYS {
+        for key in KEYS.into_iter().filter(|key| !key.mac().encrypts()) {
             let packet = sealed(&key, 0x0102_0304_0506_0708, b"payload");
             assert_eq!(packet[..2], [0x12, 1]);
             assert_eq!(packet[38..46], [1, 2, 3, 4, 5, 6, 7, 8]);
@@ -199,9 +349,38 @@ mod tests {
                     let tag = nh::Key::new(&[3; 16]).tag(number, &message[..46], [payload, &[]]);
                     tag.to_be_bytes()
                 }
+                Mac::AegisAead => unreachable!("its packets are encrypted"),
             };
             assert_eq!(packet[46..54], tag);
         }
+    }
+
+    #[test]
+    fn an_encrypted_packet_is_that_of_the_cipher() {
+        let key = KEYS[3];
+        let packet = sealed(&key, 0x0102_0304_0506_0708, b"payload");
+        assert_eq!((packet.len(), &packet[..2]), (54 + 7 + 8, &[0x13, 1][..]));
+        assert_eq!(packet[38..46], [1, 2, 3, 4, 5, 6, 7, 8]);
+        let nonce = [1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let (text, tag) = Aegis128L::<16>::new(&[3; 16], &nonce).encrypt(b"payload", &packet[..46]);
+        assert_eq!(
+            (&packet[46..54], &packet[54..61], &packet[61..]),
+            (&tag[..8], &text[..], &tag[8..])
+        );
+        let mut opened = packet.clone();
+        assert_eq!(SealKey::new(&key).open(&mut opened), Some(0x0102_0304_0506_0708));
+        assert_eq!(opened[54..61], *b"payload");
+        let other = sealed(&key, 0x0102_0304_0506_0709, b"payload");
+        assert_ne!(packet[54..61], other[54..61], "another number");
+    }
+
+    #[test]
+    fn a_forged_packet_is_not_decrypted() {
+        let mut forged = sealed(&KEYS[3], 5, b"gradients");
+        forged[60] ^= 1;
+        let before = forged.clone();
+        assert_eq!(SealKey::new(&KEYS[3]).open(&mut forged), None);
+        assert!(forged[54..63] != *b"gradients" && forged[..54] == before[..54]);
     }
 
     #[test]
@@ -229,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_payload_may_be_in_two_parts() {
-        for key in KEYS {
+        for key in KEYS.into_iter().filter(|key| !key.mac().encrypts()) {
             let whole = sealed(&key, 5, &[1, 2, 3, 4]);
             let mut head: Vec<u8> = (0..panama::HEADER_LEN as u8 + 16).collect();
             head[0] = panama::VERSION;
@@ -249,6 +428,13 @@ mod tests {
         assert_eq!(unsealed(&plain), plain);
         assert_eq!(unsealed(&packet[..53]), &packet[..53]);
         assert!(unsealed(&[]).is_empty());
+        let (key, mut packet) = (SealKey::new(&KEYS[3]), with_room(&plain));
+        packet.extend([0; TRAILER_LEN]);
+        key.seal(1, &mut packet, &[]);
+        assert_ne!(unsealed(&packet), &plain[..]);
+        assert!(key.open(&mut packet).is_some());
+        assert_eq!((packet.len(), unsealed(&packet)), (74, Cow::Borrowed(&plain[..])));
+        assert_eq!(unsealed(&packet[..61]), &packet[..61]);
     }
 
     #[test]

@@ -17,6 +17,8 @@ pub const HEADER_LEN: usize = 38;
 pub const VERSION: u8 = 0x31;
 /// First byte of sealed packets ([`crate::seal`]).
 pub const SEALED_VERSION: u8 = extension::sealed_version(VERSION);
+/// First byte of an encrypted packet: protocol 3, version 3.
+pub const ENCRYPTED_VERSION: u8 = extension::encrypted_version(VERSION);
 
 /// Kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

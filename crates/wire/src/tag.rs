@@ -1,6 +1,7 @@
-//! Keys of message authentication codes; [`crate::seal`] has the packets' tags.
+//! Keys of packets, each for one message authentication code (MAC) or cipher; [`crate::seal`] has the packets' tags.
 
-/// A message authentication code for packets. All are computed everywhere; their cost depends on the processor.
+/// What protects packets: a MAC, or a cipher that authenticates, too. All are computed everywhere; their cost depends on
+/// the processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 #[repr(u8)]
 pub enum Mac {
@@ -13,14 +14,28 @@ pub enum Mac {
     /// A universal hash, finished by SipHash-2-4 ([`nh`](crate::nh)): 64-bit products, of which the low half is enough.
     /// The fastest where there is no AES, and in the kernel. For sealed packets.
     Nh = 2,
+    /// AEGIS-128L (draft-irtf-cfrg-aegis-aead, section 2): encrypts payloads and authenticates packets, with a tag of 128
+    /// bits.
+    AegisAead = 3,
 }
 
 impl Mac {
-    pub(crate) const ALL: [Mac; 3] = [Mac::SipHash, Mac::Aegis, Mac::Nh];
+    pub(crate) const ALL: [Mac; 4] = [Mac::SipHash, Mac::Aegis, Mac::Nh, Mac::AegisAead];
 
-    /// The fastest on this processor.
+    /// The fastest on this processor of those that do not encrypt.
     pub fn fastest() -> Mac {
-        if has_aes() { Mac::Aegis } else { Mac::Nh }
+        if Mac::has_aes() { Mac::Aegis } else { Mac::Nh }
+    }
+
+    /// Whether this processor has AES instructions. Without them encryption would take a multiple of the time, which
+    /// also depends on the data.
+    pub fn has_aes() -> bool {
+        has_aes()
+    }
+
+    /// Whether it encrypts payloads.
+    pub const fn encrypts(self) -> bool {
+        matches!(self, Mac::AegisAead)
     }
 }
 
@@ -57,7 +72,7 @@ impl JobKey {
         JobKey { mac, ..self }
     }
 
-    /// The message authentication code.
+    /// What the key is for.
     pub const fn mac(&self) -> Mac {
         self.mac
     }
@@ -108,7 +123,7 @@ mod tests {
             JobKey::from_bytes(&SECRET) == Some(JobKey::new(Mac::SipHash, SECRET)),
             "as written by earlier versions"
         );
-        assert!(JobKey::from_bytes(&[3; 17]).is_none() && JobKey::from_bytes(&[0; 18]).is_none());
+        assert!(JobKey::from_bytes(&[4; 17]).is_none() && JobKey::from_bytes(&[0; 18]).is_none());
         assert!(JobKey::from_bytes(&[]).is_none() && JobKey::from_bytes(&[0; 15]).is_none());
     }
 

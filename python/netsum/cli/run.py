@@ -32,6 +32,7 @@ def run(
     fabric: Annotated[Path | None, typer.Option(help="fabric file; the fabric is started if it is not running")] = None,
     protocol: Annotated[str, typer.Option(help=f"{', '.join(PROTOCOLS)}: the controller chooses")] = "panama",
     tenant: Annotated[str, typer.Option(help="tenant of the job, from the fabric file")] = "",
+    encrypt: Annotated[bool, typer.Option("--encrypt", help="encrypt the values in packets and messages")] = False,
     plan: Annotated[Path | None, typer.Option(help="tree plan for allreduces, instead of a fabric")] = None,
     topology: Annotated[str | None, typer.Option(help="the plan's fabric, for new plans after link failures")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="without torchrun: scripts for JAX, Keras or NumPy")] = False,
@@ -53,7 +54,7 @@ def run(
     if plan is not None and fabric is not None:
         raise FabricError("--plan and --fabric exclude each other; leave one of them out")
     stop_on_termination()
-    settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant}
+    settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant} | ({"NETSUM_ENCRYPT": "on"} if encrypt else {})
     with _planned(plan, topology, count) if plan else on_fabric(fabric, settings, count) as (count, environment):
         address, credentials = environment["NETSUM_CONTROLLER"], environment.get("NETSUM_CREDENTIALS")
         before = {job["job"] for job in _jobs(address, credentials)} if address else set()

@@ -179,7 +179,8 @@ def _job(job: JobStatus) -> Table:
     )
     words = [word for word in (job["choice"], job["reason"]) if word]
     reason = f" ({'; '.join(words)})" if words else ""
-    title = f"job {job['job']} '{job['name']}': {job['state']}, epoch {job['epoch']}, {path}{reason}"
+    encrypted = ", encrypted" if job["encrypted"] else ""
+    title = f"job {job['job']} '{job['name']}': {job['state']}, epoch {job['epoch']}, {path}{encrypted}{reason}"
     table = _new_table(title, ("rank", "host", "state", "tree", "window", "rtt", "results", "resent", "marks"))
     for rank in job["ranks"]:
         who: tuple[str, str, str] = (str(rank["rank"]), rank["host"], rank["state"])

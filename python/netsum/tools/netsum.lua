@@ -179,33 +179,34 @@ local C0 = words(from_hex("000101020305080d1522375990e97962"))
 local C1 = words(from_hex("db3d18556dc22ff12011314273b528dd"))
 local aegis_states = {}
 
--- The state after the key, which is the same for all messages.
-local function aegis_state(key)
-  if not aegis_states[key] then
-    local k, s = words(key), {}
-    for i = 1, 4 do
-      s[i], s[4 + i], s[8 + i], s[12 + i], s[16 + i] = k[i], C1[i], C0[i], C1[i], k[i]
-      s[20 + i], s[24 + i], s[28 + i] = bxor(k[i], C0[i]), bxor(k[i], C1[i]), bxor(k[i], C0[i])
-    end
-    -- The nonce is zero.
-    local m = { 0, 0, 0, 0, k[1], k[2], k[3], k[4] }
-    for _ = 1, 10 do
-      s = aegis_update(s, m, 1)
-    end
-    aegis_states[key] = s
+-- The state after the key and the nonce.
+local function aegis_begin(key, nonce)
+  local k, n, s = words(key), words(nonce), {}
+  for i = 1, 4 do
+    local both = bxor(k[i], n[i])
+    s[i], s[4 + i], s[8 + i], s[12 + i], s[16 + i] = both, C1[i], C0[i], C1[i], both
+    s[20 + i], s[24 + i], s[28 + i] = bxor(k[i], C0[i]), bxor(k[i], C1[i]), bxor(k[i], C0[i])
   end
-  return aegis_states[key]
+  local m = { n[1], n[2], n[3], n[4], k[1], k[2], k[3], k[4] }
+  for _ = 1, 10 do
+    s = aegis_update(s, m, 1)
+  end
+  return s
 end
 
-local function aegis_mac(key, message)
-  local s = aegis_state(key)
+local function aegis_absorb(s, message)
   local m = words(message .. rep("\0", -#message % 32))
   for at = 1, #m, 8 do
     s = aegis_update(s, m, at)
   end
-  -- Lengths of message and tag in bits, each as 64 bits, little-endian.
+  return s
+end
+
+-- The tag as four words, from two lengths in bytes.
+local function aegis_end(s, first, second)
+  -- Each in bits, as 64 bits, little-endian.
   local function little(bytes) return be32(be(bytes * 8, 4):reverse(), 1) end
-  local sizes = { little(#message), 0, little(16), 0 }
+  local sizes = { little(first), 0, little(second), 0 }
   local t = {}
   for i = 1, 4 do
     t[i] = bxor(sizes[i], s[8 + i])
@@ -215,7 +216,35 @@ local function aegis_mac(key, message)
     s = aegis_update(s, t, 1)
   end
   local function all(i) return bxor(bxor(s[i], s[4 + i], s[8 + i], s[12 + i]), s[16 + i], s[20 + i], s[24 + i]) end
-  return format("%08x%08x", all(1), all(2))
+  return all(1), all(2), all(3), all(4)
+end
+
+local function aegis_mac(key, message)
+  -- The nonce is zero, so the state after it is the same for all messages.
+  aegis_states[key] = aegis_states[key] or aegis_begin(key, rep("\0", 16))
+  local first, second = aegis_end(aegis_absorb(aegis_states[key], message), #message, 16)
+  return format("%08x%08x", first, second)
+end
+
+-- The tag of an encrypted message with associated data; the message itself is decrypted for that alone.
+local function aegis_aead(key, nonce, associated, text)
+  local s = aegis_absorb(aegis_begin(key, nonce), associated)
+  local m = words(text .. rep("\0", -#text % 32))
+  for at = 1, #m, 8 do
+    local plain = {}
+    for i = 1, 4 do
+      plain[i] = bxor(m[at + i - 1], s[24 + i], s[4 + i], band(s[8 + i], s[12 + i]))
+      plain[4 + i] = bxor(m[at + i + 3], s[8 + i], s[20 + i], band(s[24 + i], s[28 + i]))
+    end
+    -- Of the last block, what is beyond the message is zero.
+    local left = #text - 4 * (at - 1)
+    for i = 1, 8 do
+      local bytes = math.max(0, math.min(4, left - 4 * (i - 1)))
+      plain[i] = bytes == 4 and plain[i] or plain[i] - plain[i] % 2 ^ (8 * (4 - bytes))
+    end
+    s = aegis_update(s, plain, 1)
+  end
+  return format("%08x%08x%08x%08x", aegis_end(s, #associated, #text))
 end
 
 -- SHA-256 (FIPS 180-4), HMAC (RFC 2104) and HKDF (RFC 5869), for the keys of hops.
@@ -298,8 +327,9 @@ end
 
 -- Keys.
 
-local SIP_HASH, AEGIS = 0, 1
-local MAC_NAMES = { [SIP_HASH] = "SipHash-2-4", [AEGIS] = "AEGIS-128L" }
+local SIP_HASH, AEGIS, AEGIS_AEAD = 0, 1, 3
+local MAC_NAMES =
+  { [SIP_HASH] = "SipHash-2-4", [AEGIS] = "AEGIS-128L", [AEGIS_AEAD] = "AEGIS-128L, encrypted" }
 -- Jobs by number: { mac, key, ranks, switches }; hops by "job/epoch/tree": a list of { mac, up, down, name }.
 local jobs, hops = {}, {}
 
@@ -309,7 +339,7 @@ end
 
 -- "job JOB KEY RANKS [SWITCH…]", as `netsum tools keys` writes it; KEY has the MAC's code in front.
 local function read_job(rest)
-  local job, mac, key, ranks, names = rest:match("^(%d+) 0([01])(%x+) (%d+)(.*)$")
+  local job, mac, key, ranks, names = rest:match("^(%d+) 0([013])(%x+) (%d+)(.*)$")
   if not job or #key ~= 32 then
     return false
   end
@@ -324,7 +354,7 @@ end
 
 -- "hop JOB EPOCH TREE KEYS": both keys of one hop, with the MAC's code in front.
 local function read_hop(rest)
-  local job, epoch, tree, mac, keys = rest:match("^(%d+) (%d+) (%d+) 0([01])(%x+)$")
+  local job, epoch, tree, mac, keys = rest:match("^(%d+) (%d+) (%d+) 0([013])(%x+)$")
   if not job or #keys ~= 64 then
     return false
   end
@@ -378,6 +408,10 @@ local function hops_of(p)
 end
 
 local function tag_of(mac, key, p)
+  if mac == AEGIS_AEAD then
+    local nonce = p.bytes:sub(39, 46) .. rep("\0", 8)
+    return aegis_aead(key, nonce, p.bytes:sub(1, 46), p.bytes:sub(55, -9))
+  end
   local message = p.bytes:sub(1, 46) .. rep("\0", 18) .. p.bytes:sub(55)
   return mac == AEGIS and aegis_mac(key, message) or sip_hash(key, message)
 end
@@ -386,7 +420,14 @@ end
 local hop_of_flow = {}
 
 local function opens(hop, p)
+  if p.encrypted ~= (hop.mac == AEGIS_AEAD) then
+    return false
+  end
   local expected = format("%08x%08x", be32(p.bytes, 47), be32(p.bytes, 51))
+  if p.encrypted then
+    local rest = #p.bytes - 7
+    expected = expected .. format("%08x%08x", be32(p.bytes, rest), be32(p.bytes, rest + 4))
+  end
   for _, way in ipairs(p.way and { p.way } or { "up", "down" }) do
     if tag_of(hop.mac, hop[way], p) == expected then
       return true
@@ -460,7 +501,7 @@ local function decode_panama(p)
     size = 4
   end
   p.payload = has_payload and p.elements * size or 0
-  return p.size - p.header ~= p.payload and LENGTH or nil
+  return p.size - p.header - p.trailer ~= p.payload and LENGTH or nil
 end
 
 local function in_fan(count, members)
@@ -507,7 +548,7 @@ local function decode_atp(p)
   p.sequence, p.elements = u32(p, 8), u16(p, 18)
   local has_payload = p.kind == "contribution" or p.kind == "result"
   p.payload = has_payload and p.elements * 4 or 0
-  if p.size - p.header ~= p.payload then
+  if p.size - p.header - p.trailer ~= p.payload then
     return LENGTH
   elseif has_payload and p.elements == 0 then
     return EMPTY
@@ -531,17 +572,20 @@ local function decode_switchml(p)
   end
   local has_payload = p.kind == "contribution" or p.kind == "result"
   p.payload = has_payload and p.elements * 4 or 0
-  return p.size - p.header ~= p.payload and LENGTH or nil
+  return p.size - p.header - p.trailer ~= p.payload and LENGTH or nil
 end
 
 -- By first byte: name, bytes of the header, decoder, place of the tree.
 local PROTOCOLS = {
   [0x11] = { "panama", 38, decode_panama, 2 },
   [0x12] = { "panama", SEALED_HEADER, decode_panama, 2 },
+  [0x13] = { "panama", SEALED_HEADER, decode_panama, 2 },
   [0x21] = { "atp", 46, decode_atp, 3 },
   [0x22] = { "atp", SEALED_HEADER, decode_atp, 3 },
+  [0x23] = { "atp", SEALED_HEADER, decode_atp, 3 },
   [0x31] = { "switchml", 38, decode_switchml },
   [0x32] = { "switchml", SEALED_HEADER, decode_switchml },
+  [0x33] = { "switchml", SEALED_HEADER, decode_switchml },
 }
 
 -- A packet of `range`, decoded as far as it is well-formed; `malformed` is the reason why it is not. `size`: its bytes
@@ -556,8 +600,11 @@ local function decode(range, size)
   end
   local decoder, tree
   p.protocol, p.header, decoder, tree = known[1], known[2], known[3], known[4]
-  p.sealed = p.version % 16 == 2
-  if p.size < p.header then
+  p.encrypted = p.version % 16 == 3
+  p.sealed = p.version % 16 == 2 or p.encrypted
+  -- The second half of the tag.
+  p.trailer = p.encrypted and 8 or 0
+  if p.size < p.header + p.trailer then
     p.malformed = TRUNCATED
     return p
   elseif range:len() < p.header then
@@ -576,15 +623,15 @@ end
 -- Bytes of the first packet of a train, by its header; nil: there is no train.
 local function first_of_train(range)
   local p = decode(range)
-  if p.malformed == LENGTH and p.header + p.payload < p.size then
-    return p.header + p.payload
+  if p.malformed == LENGTH and p.header + p.payload + p.trailer < p.size then
+    return p.header + p.payload + p.trailer
   end
 end
 
 -- A datagram of `size` bytes of which the capture has the first. Of a train this is its first packet.
 local function cut_packet(range, size)
   local p = decode(range, size)
-  local length = p.malformed == LENGTH and p.header + p.payload
+  local length = p.malformed == LENGTH and p.header + p.payload + p.trailer
   if not netsum.prefs.trains or not length or length >= size then
     return p
   end
@@ -626,6 +673,7 @@ field("protocol", "string", "Protocol")
 field("length", "uint32", "Bytes")
 field("version", "uint8", "Version", base.HEX)
 field("sealed", "bool", "Sealed")
+field("encrypted", "bool", "Encrypted")
 field("kind", "string", "Kind")
 field("way", "string", "Direction")
 field("resent", "bool", "Resent")
@@ -661,6 +709,7 @@ field("number", "uint64", "Packet number under its key")
 field("tag", "uint64", "Tag", base.HEX)
 field("tag.status", "string", "Tag is")
 field("tag.mac", "string", "MAC")
+field("tag.rest", "bytes", "Tag, second half")
 field("tag.hop", "string", "Key of the hop to")
 field("payload", "bytes", "Elements")
 field("malformed", "string", "Malformed")
@@ -887,6 +936,7 @@ local function show_header(p, known, t)
   t:add(f.protocol, r(0, 1), p.protocol)
   t:add(f.version, r(0, 1))
   t:add(f.sealed, r(0, 1), p.sealed)
+  t:add(f.encrypted, r(0, 1), p.encrypted)
   if p.malformed == TRUNCATED or p.malformed == CUT then
     return
   end
@@ -896,8 +946,12 @@ local function show_header(p, known, t)
   if p.sealed then
     show_seal(p, known, t)
   end
-  if r:len() > p.header then
-    t:add(f.payload, r(p.header))
+  local trailer = r:len() == p.size and p.trailer or 0
+  if r:len() > p.header + trailer then
+    t:add(f.payload, r(p.header, r:len() - p.header - trailer))
+  end
+  if trailer > 0 then
+    t:add(f["tag.rest"], r(r:len() - trailer))
   end
 end
 

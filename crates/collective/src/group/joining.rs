@@ -97,6 +97,7 @@ fn description(config: &GroupConfig) -> pb::CreateJobRequest {
         min_bytes: options.min_bytes,
         tenant: options.tenant.clone(),
         scale: options.scale,
+        encrypt: options.encrypt,
     }
 }
 

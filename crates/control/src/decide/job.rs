@@ -36,6 +36,8 @@ pub struct JobSpec {
     pub tenant: String,
     /// Scale between reals and integers of slots; 0: shared exponents.
     pub scale: f32,
+    /// Whether the payloads of its packets are encrypted, at its own request or its tenant's.
+    pub encrypt: bool,
 }
 
 /// Phase of a job.
@@ -243,6 +245,7 @@ impl JobSpec {
             protocol: if release_fraction < 1.0 { Some(Protocol::Panama) } else { protocol },
             tenant: request.tenant_name().to_owned(),
             scale: request.scale,
+            encrypt: request.encrypt,
         })
     }
 }

@@ -7,6 +7,7 @@ use netsum_plan::{PlanError, Request, aggregation_trees};
 use netsum_proto::Reservation;
 use netsum_proto::atp::Claim;
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
+use netsum_wire::seal::TRAILER_LEN;
 use netsum_wire::{Epoch, HEADERS_MAX, JobId};
 
 use super::job::{Job, LeaseRefusal, Phase};
@@ -150,11 +151,13 @@ impl State {
             }
         }
         let fragment_bytes = job.fragment_bytes.unwrap_or(0);
-        let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + HEADERS_MAX };
+        let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + headers(job) };
         for switch in live.iter().copied().collect::<BTreeSet<_>>() {
             let hello = &self.switches[&switch].hello;
             let why = if mtu(hello.mtu) < needed {
                 format!("has too small an MTU for packets of {needed} bytes")
+            } else if job.spec.encrypt && !hello.encrypts {
+                "cannot encrypt".to_owned()
             } else if slots && !hello.server && hello.slots == 0 {
                 "has no slots".to_owned()
             } else if slots && hello.slot_bytes < fragment_bytes.max(1) {
@@ -176,7 +179,7 @@ impl State {
         let of_switches = switches.map(|switch| mtu(self.switches[&switch].hello.mtu));
         let of_members = job.members.iter().map(|member| mtu(member.mtu));
         let least = of_switches.chain(of_members).min().unwrap_or(MTU_USUAL);
-        let room = least.saturating_sub(HEADERS_MAX);
+        let room = least.saturating_sub(headers(job));
         let usual = FRAGMENTS.iter().copied().filter(|&bytes| bytes <= room).max();
         usual.unwrap_or((room / FRAGMENT_STEP * FRAGMENT_STEP).max(FRAGMENT_STEP))
     }
@@ -325,6 +328,11 @@ fn shortage(full: &share::Full) -> String {
         let (needed, free) = (full.needs.receive, full.free.receive);
         format!("one fragment needs {needed} bytes of receive buffer, {free} are free")
     }
+}
+
+/// Bytes of an MTU that are not payload of a job's packets.
+fn headers(job: &Job) -> u32 {
+    HEADERS_MAX + if job.spec.encrypt { TRAILER_LEN as u32 } else { 0 }
 }
 
 /// The MTU of an interface; a default if it is not reported.

@@ -147,7 +147,7 @@ impl State {
     fn dispatch(&mut self, now_ms: u64, event: Event, unix_s: f64) -> Result<Answer, Refusal> {
         match event {
             Event::CreateJob { request, key, from } => {
-                let spec = JobSpec::check(&request, self.settings.min_bytes)?;
+                let spec = self.spec(&request)?;
                 self.admit_waiting(&spec, from)?;
                 return self.create(now_ms, spec, key, from, unix_s).map(Answer::Created);
             }
@@ -190,7 +190,7 @@ impl State {
         self.admit_job(&spec)?;
         let id = self.draw_number();
         let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
-        job.key = self.key_of_new_job(key);
+        job.key = self.key_of_new_job(&job.spec, key);
         job.creator = from;
         job.active_ms = now_ms;
         self.jobs.insert(id, Arc::new(job));
@@ -198,9 +198,24 @@ impl State {
         Ok(id)
     }
 
+    /// A job as it is requested, and as its tenant demands.
+    pub(super) fn spec(&self, request: &pb::CreateJobRequest) -> Result<JobSpec, Refusal> {
+        let mut spec = JobSpec::check(request, self.settings.min_bytes)?;
+        spec.encrypt |= self.fabric.tenant(&spec.tenant).is_some_and(|tenant| tenant.encrypt);
+        if spec.encrypt && self.fabric.trusted {
+            return Err(Refusal::Invalid(format!(
+                "fabric {:?} is trusted: its packets have no keys, so they cannot be encrypted; remove `trusted = true` \
+                 from the fabric file, or do not ask for encryption",
+                self.fabric.name
+            )));
+        }
+        Ok(spec)
+    }
+
     /// The key of a new job, from random bytes.
-    pub(super) fn key_of_new_job(&self, key: JobKey) -> Option<JobKey> {
-        (!self.fabric.trusted).then(|| key.with_mac(self.fastest_mac()))
+    pub(super) fn key_of_new_job(&self, spec: &JobSpec, key: JobKey) -> Option<JobKey> {
+        let mac = if spec.encrypt { Mac::AegisAead } else { self.fastest_mac() };
+        (!self.fabric.trusted).then(|| key.with_mac(mac))
     }
 
     /// The MAC that is the fastest for all connected switches and servers. A job keeps its MAC: every switch and worker

@@ -169,6 +169,7 @@ impl State {
             choice: plan.choice,
             tenant: job.spec.tenant.clone(),
             tags: job.current.is_some() && job.key.is_some(),
+            encrypted: job.spec.encrypt,
         }
     }
 

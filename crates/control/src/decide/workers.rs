@@ -9,7 +9,7 @@ use netsum_wire::tag::JobKey;
 
 use super::event::{Action, Refusal, SessionId};
 use super::idle;
-use super::job::{Job, JobSpec, Member, MemberState, Phase};
+use super::job::{Job, Member, MemberState, Phase};
 use super::state::State;
 use crate::convert::plan_message;
 use crate::pb::worker_event::Event as WorkerMessage;
@@ -167,7 +167,7 @@ impl State {
             }
             Some((Phase::Joining | Phase::Running, Some(_))) => {}
         }
-        let key = self.key_of_new_job(key);
+        let key = self.key_of_new_job(&self.jobs[&id].spec, key);
         let job = self.job_mut(id).expect("it was just found");
         job.key = key;
         if job.phase == Phase::Running {
@@ -254,7 +254,7 @@ impl State {
         if id == 0 || (id.wrapping_sub(self.next_job) as i32) >= NUMBERS_AHEAD_MAX {
             return Err(invalid("no controller has given out this number".to_owned()));
         }
-        let spec = JobSpec::check(description, self.settings.min_bytes)?;
+        let spec = self.spec(description)?;
         self.admit_job(&spec)?;
         if (plan.job, plan.epoch) != (id, known) || known > u32::from(u16::MAX) {
             return Err(invalid(format!(
@@ -270,7 +270,7 @@ impl State {
         job.epoch = known as u16;
         job.order = Some(bare.plan.order);
         job.fragment_bytes = Some(plan.fragment_bytes);
-        job.key = self.key_of_new_job(key);
+        job.key = self.key_of_new_job(&job.spec, key);
         job.replan_at_ms = Some(now_ms);
         Ok(job)
     }

@@ -92,6 +92,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
         },
         tenant: row.tenant,
         scale: row.scale,
+        encrypt: false,
     };
     let mut job = Job::new(row.job, spec, row.created_unix_s, 0);
     let phase = PHASES.iter().find(|(_, name)| *name == row.phase);
@@ -109,6 +110,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
             );
             job.phase = Phase::Abandoned;
         }
+        job.spec.encrypt = job.key.is_some_and(|key| key.mac().encrypts());
     }
     // A plan with a switch that the fabric file no longer has is dropped.
     let plan = row.plan.and_then(|body| pb::Plan::decode(body.as_slice()).ok());

@@ -141,6 +141,78 @@ fn a_job_has_the_mac_that_is_fast_at_all_switches() {
     }
 }
 
+/// A world in which all switches but one can encrypt.
+fn world_where_one_cannot_encrypt(fabric: Fabric, which: &str) -> World {
+    let mut world = World::new(fabric, Settings::default());
+    world.aes = true;
+    world.all_up();
+    world.down(which);
+    world.aes = false;
+    world.up(which, &[]).unwrap();
+    world
+}
+
+fn encrypted_job(world: &mut World, protocol: &str, hosts: &[usize]) -> u32 {
+    let job = world.create_as(pb::CreateJobRequest {
+        size: hosts.len() as u32,
+        min_bytes: Some(0),
+        protocol: protocol.to_owned(),
+        encrypt: true,
+        ..Default::default()
+    });
+    for (rank, host) in hosts.iter().enumerate() {
+        world.join(job, rank as u32, &format!("h{host}"), 0).unwrap();
+    }
+    job
+}
+
+fn macs(world: &World) -> Vec<Mac> {
+    let leases = world.granted.iter();
+    let keys = leases.flat_map(|(_, lease)| lease.secrets().unwrap().unwrap());
+    keys.map(|keys| keys.up.mac()).collect()
+}
+
+#[test]
+fn an_encrypted_job_uses_only_switches_that_can_encrypt() {
+    for protocol in ["panama", "atp", "switchml"] {
+        let mut world = world_where_one_cannot_encrypt(fabric(), "spine0");
+        let job = encrypted_job(&mut world, protocol, &[0, 1, 2, 3]);
+        assert!(!world.roots(job).is_empty(), "{protocol}: {}", world.plan(job).reason);
+        assert!(world.granted.iter().all(|(switch, _)| switch != "spine0"), "{protocol}");
+        if protocol == "panama" {
+            assert_eq!(world.plan(job).reason, "1 of 2 trees: spine0 cannot encrypt");
+        }
+        // Also under its next key, and after a restart of the controller.
+        world.play(Event::RekeyJob { job, key: KEY }).unwrap();
+        world.wait(1_000);
+        assert!(macs(&world).iter().all(|mac| *mac == Mac::AegisAead), "{protocol}");
+        assert!(world.state().job(job).unwrap().spec.encrypt);
+        let mut world = world_where_one_cannot_encrypt(fabric(), "rack0");
+        let job = encrypted_job(&mut world, protocol, &[0, 1]);
+        let plan = world.plan(job);
+        // With atp the servers add alone.
+        let none = plan.trees.is_empty() || protocol == "atp";
+        let told = plan.reason.contains("rack0 cannot encrypt");
+        assert!(told && none, "{protocol}: {:?}", plan.reason);
+        assert!(world.granted.iter().all(|(switch, _)| switch != "rack0"), "{protocol}");
+    }
+}
+
+#[test]
+fn a_tenant_may_demand_encryption_and_a_trusted_fabric_cannot_have_it() {
+    let mut fabric = fabric();
+    fabric.tenants[0].encrypt = true;
+    let mut world = world_where_one_cannot_encrypt(fabric.clone(), "spine0");
+    world.job_of("panama", "gold");
+    assert!(macs(&world).iter().all(|mac| *mac == Mac::AegisAead));
+    fabric.trusted = true;
+    let mut world = World::new(fabric, Settings::default());
+    let request = pb::CreateJobRequest { size: 2, encrypt: true, ..Default::default() };
+    let event = Event::CreateJob { request, key: KEY, from: None };
+    let refusal = world.play(event).unwrap_err().to_string();
+    assert!(refusal.contains("is trusted: its packets have no keys"), "{refusal}");
+}
+
 #[test]
 fn traffic_between_racks_counts_on_every_spine() {
     let mut world = world(fabric());

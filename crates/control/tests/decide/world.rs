@@ -229,6 +229,7 @@ impl World {
             policy: switch.map(|switch| switch.policy.to_string()).unwrap_or_default(),
             instance: self.instance,
             aes: self.aes,
+            encrypts: self.aes,
             ..pb::SwitchHello::default()
         };
         // A new stream may replace an old one, which is then closed by an action.

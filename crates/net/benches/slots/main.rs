@@ -1,6 +1,7 @@
-//! The user-space switch of protocol `atp`: contributions per second of its core, without tags and with tags of each MAC.
+//! The user-space switch of protocols `atp` and `switchml`: contributions per second of its core, without tags, with
+//! tags of each MAC, and encrypted.
 //!
-//! Four workers reduce float32 through one switch and a server, all real drivers on loopback, with trains
+//! Four workers reduce float32 through one switch (and, with `atp`, a server), all real drivers on loopback, with trains
 //! (UDP_SEGMENT, UDP_GRO). What a switch's core can do is what it added over the processor time that its thread took;
 //! how fast a job is depends on the workers' cores too, and is told beside it. Rounds alternate.
 //!
@@ -16,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
+use netsum_net::switch::{Role, SwitchDriver, SwitchOptions, SwitchSnapshot};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
-use netsum_proto::{CongestionRule, Secrets};
+use netsum_proto::{CongestionRule, Secrets, switchml};
 use netsum_wire::atp::Level;
 use netsum_wire::seal::HopKeys;
 use netsum_wire::tag::Mac;
@@ -48,12 +49,15 @@ fn main() {
     let after = |name: &str| arguments.iter().skip_while(|a| *a != name).nth(1);
     let rounds: u64 = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(7);
     let kinds = [
-        ("plain-352", 1408, None),
-        ("siphash-352", 1408, Some(Mac::SipHash)),
-        ("aegis-352", 1408, Some(Mac::Aegis)),
-        ("plain-64", 256, None),
+        ("plain-352", 1408, Job::new(1408, None)),
+        ("siphash-352", 1408, Job::new(1408, Some(Mac::SipHash))),
+        ("aegis-352", 1408, Job::new(1408, Some(Mac::Aegis))),
+        ("encrypted-352", 1408, Job::new(1408, Some(Mac::AegisAead))),
+        ("switchml-plain-352", 1408, Job::in_pool(1408, None)),
+        ("switchml-aegis-352", 1408, Job::in_pool(1408, Some(Mac::Aegis))),
+        ("switchml-encrypted-352", 1408, Job::in_pool(1408, Some(Mac::AegisAead))),
+        ("plain-64", 256, Job::new(256, None)),
     ];
-    let kinds = kinds.map(|(name, bytes, mac)| (name, bytes, Job::new(bytes, mac)));
     let mut figures = kinds.each_ref().map(|_| Figures::default());
     for round in 0..=rounds {
         for ((_, _, job), figures) in kinds.iter().zip(&mut figures) {
@@ -82,6 +86,13 @@ fn main() {
             }),
         );
     }
+    for (name, plain, others) in [("atp", 0, [1, 2, 3].as_slice()), ("switchml", 4, &[5, 6])] {
+        let per_core = |at: usize| median(&figures[at].per_core);
+        let of_plain = others
+            .iter()
+            .map(|&at| format!("{} {:.2}", kinds[at].0, per_core(at) / per_core(plain)));
+        println!("of {name} without tags: {}", of_plain.collect::<Vec<_>>().join(", "));
+    }
     if let Some(file) = after("--out") {
         write(file.as_ref(), &figures, &detail);
     }
@@ -89,7 +100,7 @@ fn main() {
 
 struct Job {
     switch: SwitchDriver,
-    _server: SwitchDriver,
+    _server: Option<SwitchDriver>,
     workers: Vec<(WorkerDriver, Receiver<Event>)>,
     fragments: u64,
 }
@@ -100,20 +111,40 @@ fn start(role: Role) -> SwitchDriver {
 }
 
 impl Job {
+    /// A job of `switchml`.
+    fn in_pool(fragment_bytes: u16, mac: Option<Mac>) -> Job {
+        let switch = start(Role::Switch(config(fragment_bytes)));
+        let workers = workers();
+        let (job, epoch, slots) = (JobId(1), Epoch(1), WINDOW);
+        let at = workers.iter().map(|(w, _)| w.local_addr()).collect();
+        let lease = switchml::Lease { job, epoch, workers: at, slots, fragment_bytes };
+        switch.install_with(lease, secrets(mac, 0..WORKERS)).expect("the lease fits");
+        for (rank, (worker, _)) in workers.iter().enumerate() {
+            let config = switchml::WorkerConfig {
+                job,
+                epoch,
+                worker: rank as u8,
+                workers: WORKERS as u8,
+                slots,
+                fragment_bytes,
+                timeout_ns: 20_000_000,
+            };
+            let plan = WorkerPlan { config: config.into(), switches: vec![switch.local_addr()] };
+            worker.begin_with(plan, secrets(mac, rank..rank + 1));
+        }
+        let fragments = (ELEMENTS * 4).div_ceil(usize::from(fragment_bytes)) as u64;
+        Job { switch, _server: None, workers, fragments }
+    }
+
+    /// A job of `atp`.
     fn new(fragment_bytes: u16, mac: Option<Mac>) -> Job {
         // The workers' hops, then the server's.
-        let secrets = |hops: Range<usize>| -> Option<Secrets> {
-            mac.map(|mac| hops.map(|hop| HopKeys::new(mac, [hop as u8; 32])).collect())
-        };
-        let policy = Policy::FirstCome;
-        let straggler_ns = 200_000_000;
-        let config = SwitchConfig { slots: SLOTS, row_bytes: fragment_bytes, policy, straggler_ns };
+        let secrets = |hops| secrets(mac, hops);
         let (switch, server) = (
-            start(Role::Switch(config)),
+            start(Role::Switch(config(fragment_bytes))),
             start(Role::Server { row_bytes: fragment_bytes, rows: 6 * usize::from(WINDOW) }),
         );
-        let workers: Vec<_> =
-            (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).expect("it starts")).collect();
+        let workers = workers();
         let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
         let members = Members::Rack {
             workers: workers.iter().map(|(w, _)| w.local_addr()).collect(),
@@ -154,7 +185,7 @@ impl Job {
             worker.begin_with(plan, secrets(rank..rank + 1));
         }
         let fragments = (ELEMENTS * 4).div_ceil(usize::from(fragment_bytes)) as u64;
-        Job { switch, _server: server, workers, fragments }
+        Job { switch, _server: Some(server), workers, fragments }
     }
 
     /// Million contributions per second: of the switch's core, of the job.
@@ -177,15 +208,37 @@ impl Job {
         }
         let seconds = started.elapsed().as_secs_f64();
         let after = self.switch.snapshot().expect("it runs");
-        let added = after.slots[0].counters.added - before.slots[0].counters.added;
+        let added = added(&after) - added(&before);
         let cpu = (after.cpu.user + after.cpu.system) - (before.cpu.user + before.cpu.system);
         let contributions = (self.fragments * WORKERS as u64) as f64;
         (added as f64 / cpu.as_secs_f64() / 1e6, contributions / seconds / 1e6)
     }
 }
 
-fn write(file: &Path, figures: &[Figures; 4], detail: &serde_json::Map<String, serde_json::Value>) {
-    let [plain, siphash, aegis, _] = figures;
+fn config(row_bytes: u16) -> SwitchConfig {
+    SwitchConfig { slots: SLOTS, row_bytes, policy: Policy::FirstCome, straggler_ns: 200_000_000 }
+}
+
+fn workers() -> Vec<(WorkerDriver, Receiver<Event>)> {
+    (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).expect("it starts")).collect()
+}
+
+fn secrets(mac: Option<Mac>, hops: Range<usize>) -> Option<Secrets> {
+    mac.map(|mac| hops.map(|hop| HopKeys::new(mac, [hop as u8; 32])).collect())
+}
+
+/// Fragments that the switch has added.
+fn added(snapshot: &SwitchSnapshot) -> u64 {
+    let slots = snapshot.slots.iter().map(|slots| slots.counters.added);
+    slots.chain(snapshot.pools.iter().map(|pool| pool.counters.added)).sum()
+}
+
+fn write(file: &Path, figures: &[Figures], detail: &serde_json::Map<String, serde_json::Value>) {
+    let [plain, siphash, aegis, encrypted, in_pool, aegis_pool, encrypted_pool, _] = figures else {
+        unreachable!("there are eight kinds");
+    };
+    let per_plain =
+        |plain: &Figures, other: &Figures| median(&other.per_core) / median(&plain.per_core);
     let ratio = |tags: &Figures| median(&plain.per_core) / median(&tags.per_core);
     let json = json!({
         "name": "slots",
@@ -194,6 +247,13 @@ fn write(file: &Path, figures: &[Figures; 4], detail: &serde_json::Map<String, s
         "ours": figure(&plain.per_core),
         "peers": { "siphash": figure(&siphash.per_core), "aegis": figure(&aegis.per_core) },
         "ratio": { "siphash": ratio(siphash), "aegis": ratio(aegis) },
+        "of_plain": {
+            "atp": { "aegis": per_plain(plain, aegis), "encrypted": per_plain(plain, encrypted) },
+            "switchml": {
+                "aegis": per_plain(in_pool, aegis_pool),
+                "encrypted": per_plain(in_pool, encrypted_pool),
+            },
+        },
         "limit": "copies between kernel and process, in and out; with tags the MAC of every byte",
         "machine": machine(),
         "commit": commit(),

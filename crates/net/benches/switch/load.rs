@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
 use netsum_proto::Hop;
 use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
-use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN};
-use netsum_wire::{Dtype, Encoding, Epoch, Format, Input, JobId, ReduceOp, TreeId, Vid, reduce};
+use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted};
+use netsum_wire::{
+    Dtype, Encoding, Epoch, Format, Input, JobId, PacketHeader, ReduceOp, TreeId, Vid, reduce,
+};
 
 pub const WORKERS: usize = 4;
 /// Payload of an Ethernet frame without jumbo frames.
@@ -47,8 +49,9 @@ struct Worker {
     socket: Socket,
     outbound: SendBatch<u32>,
     payloads: Vec<Vec<u8>>,
-    headers: Vec<[u8; SEALED_HEADER_LEN]>,
-    /// Seals packets, if the switch wants that. Results are taken without a check of their tags.
+    /// Headers, or whole packets if they are encrypted.
+    heads: Vec<Vec<u8>>,
+    /// Seals packets, if the switch wants that. Of results only those that are compared are opened.
     hop: Option<Hop>,
     received: Vec<bool>,
     /// Lowest vid without a result, and next vid to send.
@@ -124,7 +127,7 @@ impl Worker {
             socket,
             outbound,
             payloads: (0..PAYLOADS).map(payload).collect(),
-            headers: vec![[0; SEALED_HEADER_LEN]; ring],
+            heads: vec![Vec::with_capacity(SEALED_HEADER_LEN + FRAGMENT_BYTES + TRAILER_LEN); ring],
             hop,
             received: vec![false; ring],
             base: 0,
@@ -155,27 +158,30 @@ impl Worker {
 
     fn push(&mut self, vid: u32, resent: bool) {
         let place = self.place(vid);
-        let head = &mut self.headers[place];
-        header(vid, resent).encode(head.first_chunk_mut().expect("it is longer"));
+        let head = &mut self.heads[place];
+        head.clear();
+        head.resize(if self.hop.is_some() { SEALED_HEADER_LEN } else { HEADER_LEN }, 0);
+        header(vid, resent).encode(head.first_chunk_mut().expect("it is as long"));
         if let Some(hop) = &mut self.hop {
-            hop.seal(head, &self.payloads[vid as usize % PAYLOADS]);
+            hop.seal_last(head, 0, &self.payloads[vid as usize % PAYLOADS]);
         }
         self.outbound.push(0, vid);
     }
 
     fn flush(&mut self) {
-        let (headers, payloads) = (&self.headers, &self.payloads);
-        let mask = headers.len() - 1;
-        let len = if self.hop.is_some() { SEALED_HEADER_LEN } else { HEADER_LEN };
+        let (heads, payloads) = (&self.heads, &self.payloads);
+        let mask = heads.len() - 1;
         self.outbound.flush(&self.socket, |&vid| {
-            [&headers[vid as usize & mask][..len], &payloads[vid as usize % PAYLOADS]]
+            let head = heads[vid as usize & mask].as_slice();
+            let payload = payloads[vid as usize % PAYLOADS].as_slice();
+            [head, if is_encrypted(head) { &[] } else { payload }]
         });
     }
 
     fn take(&mut self, batch: &RecvBatch, sums: Option<&Vec<Vec<u8>>>, counted: &mut Counted) {
         self.last_reply = Instant::now();
         for packet in batch.messages().flat_map(|message| batch.packets(message)) {
-            let (header, payload) = Header::decode(packet).expect("a packet");
+            let (header, _) = Header::decode(packet).expect("a packet");
             let vid = header.vid.0;
             let place = self.place(vid);
             let ahead = vid.wrapping_sub(self.base);
@@ -183,6 +189,11 @@ impl Worker {
                 continue;
             }
             if let Some(sums) = sums.filter(|_| vid % CHECKED == 0) {
+                let mut opened = packet.to_vec();
+                if let Some(hop) = &mut self.hop {
+                    hop.open(&mut opened).expect("a result under the key");
+                }
+                let payload = header.payload(&opened);
                 assert!(header.kind == Kind::Result && payload == sums[vid as usize % PAYLOADS]);
                 counted.checked += 1;
             }

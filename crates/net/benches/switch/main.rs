@@ -2,7 +2,7 @@
 //!
 //! Four workers (one thread, core 0) stream float32 fragments through the switch (core 1) and receive every sum. The
 //! forwarder in its place adds nothing: once a fragment's four packets have arrived, it sends the last one to all four.
-//! Rounds alternate, so that all run under the same conditions. The switch runs with sealed packets, too.
+//! Rounds alternate, so that all run under the same conditions. The switch runs with sealed and with encrypted packets, too.
 //!
 //! `cargo bench --profile release -p netsum-net --bench switch -- [--rounds N] [--seconds S] [--window W] [--path
 //! loopback|veth] [--out FILE]`; without `--path` both, and the second result is written to `FILE` with `-veth` in its
@@ -90,7 +90,7 @@ fn stem(file: &std::path::Path) -> std::borrow::Cow<'_, str> {
 fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
     let network = (path == Path::Veth).then(veth::Veth::new);
     let (near, far) = network.as_ref().map_or([LOCALHOST; 2], |v| v.addresses()).into();
-    let sides = [Side::Switch, Side::Sealed, Side::Forwarder];
+    let sides = [Side::Switch, Side::Sealed, Side::Encrypted, Side::Forwarder];
     let mut rounds = sides.map(|_| Vec::new());
     for round in 0..arguments.rounds {
         // The order of sides alternates, too.
@@ -103,8 +103,9 @@ fn measure(arguments: &Arguments, path: Path, out: Option<PathBuf>) {
         }
     }
     let path = if path == Path::Veth { "veth" } else { "loopback" };
-    let [ours, sealed, bare] = &rounds;
-    let report = report::Report::new(path, arguments.window, ours, sealed, bare);
+    let [ours, sealed, encrypted, bare] = &rounds;
+    let sides = report::Sides { ours, sealed, encrypted, bare };
+    let report = report::Report::new(path, arguments.window, sides);
     println!("{report}");
     if let Some(file) = out {
         report.write(&file);
@@ -136,6 +137,8 @@ enum Side {
     Switch,
     /// The same with sealed packets.
     Sealed,
+    /// The same with encrypted packets.
+    Encrypted,
     Forwarder,
 }
 
@@ -182,14 +185,18 @@ fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
             place.enter(CORES[1], true);
             let bind = SocketAddr::new(place.far, 0);
             match side {
-                Side::Switch | Side::Sealed => Box::new(switch(bind)),
+                Side::Switch | Side::Sealed | Side::Encrypted => Box::new(switch(bind)),
                 Side::Forwarder => Box::new(forwarder::Forwarder::start(bind)),
             }
         });
         let middle = middle.join().expect("the middle starts");
         let worker = scope.spawn(move || {
             place.enter(CORES[0], false);
-            let keys = (side == Side::Sealed).then(hop_keys);
+            let keys = match side {
+                Side::Sealed => Some(hop_keys(Mac::fastest())),
+                Side::Encrypted => Some(hop_keys(Mac::AegisAead)),
+                Side::Switch | Side::Forwarder => None,
+            };
             let mut load =
                 Load::new(place.near, middle.address(), arguments.window, keys.as_deref());
             middle.connect(&load.addresses(), arguments.window, keys);
@@ -203,9 +210,9 @@ fn round_of(arguments: &Arguments, place: &Endpoints<'_>, side: Side) -> Round {
     })
 }
 
-/// Keys of all workers' hops, for the MAC that a controller chooses for this processor.
-fn hop_keys() -> Vec<HopKeys> {
-    (0..WORKERS).map(|worker| HopKeys::new(Mac::fastest(), [worker as u8; 32])).collect()
+/// Keys of all workers' hops.
+fn hop_keys(mac: Mac) -> Vec<HopKeys> {
+    (0..WORKERS).map(|worker| HopKeys::new(mac, [worker as u8; 32])).collect()
 }
 
 fn switch(bind: SocketAddr) -> SwitchDriver {

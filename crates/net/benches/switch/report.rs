@@ -77,6 +77,14 @@ impl fmt::Display for Round {
     }
 }
 
+/// The rounds of each side.
+pub struct Sides<'a> {
+    pub ours: &'a [Round],
+    pub sealed: &'a [Round],
+    pub encrypted: &'a [Round],
+    pub bare: &'a [Round],
+}
+
 pub struct Report {
     path: &'static str,
     json: Value,
@@ -86,9 +94,7 @@ impl Report {
     pub fn new(
         path: &'static str,
         window: u16,
-        ours: &[Round],
-        sealed: &[Round],
-        bare: &[Round],
+        Sides { ours, sealed, encrypted, bare }: Sides<'_>,
     ) -> Report {
         let of = |rounds: &[Round], value: fn(&Round) -> f64| {
             let mut all: Vec<f64> = rounds.iter().map(value).collect();
@@ -124,6 +130,10 @@ impl Report {
                 "packets_per_second": ratio(sealed, ours, |r| r.pps),
                 "packets_per_cpu_second": ratio(sealed, ours, |r| r.pps_cpu),
             },
+            "encrypted_per_unsealed": {
+                "packets_per_second": ratio(encrypted, ours, |r| r.pps),
+                "packets_per_cpu_second": ratio(encrypted, ours, |r| r.pps_cpu),
+            },
             "limit": format!(
                 "{path}: the workers' core is {:.0} % busy, the switch's {:.0} %, {:.0} % of that in the kernel",
                 median(|r| r.workers_busy), median(|r| r.busy), median(|r| r.kernel)
@@ -135,7 +145,12 @@ impl Report {
             "workers": WORKERS,
             "fragment_bytes": FRAGMENT_BYTES,
             "rounds": ours.len(),
-            "detail": { "ours": side(ours), "sealed": side(sealed), "forwarder": side(bare) },
+            "detail": {
+                "ours": side(ours),
+                "sealed": side(sealed),
+                "encrypted": side(encrypted),
+                "forwarder": side(bare),
+            },
         });
         Report { path, json }
     }
@@ -173,6 +188,14 @@ impl fmt::Display for Report {
             number("/detail/sealed/packets_per_cpu_second/median") / 1e6,
             number("/sealed_per_unsealed/packets_per_second"),
             number("/sealed_per_unsealed/packets_per_cpu_second"),
+        )?;
+        writeln!(
+            f,
+            "encrypted packets: {:.3} Mpps, {:.3} per second of switch CPU: ratio to unsealed {:.2} and {:.2}",
+            number("/detail/encrypted/packets_per_second/median") / 1e6,
+            number("/detail/encrypted/packets_per_cpu_second/median") / 1e6,
+            number("/encrypted_per_unsealed/packets_per_second"),
+            number("/encrypted_per_unsealed/packets_per_cpu_second"),
         )?;
         write!(f, "limit: {}", self.json["limit"].as_str().unwrap_or_default())
     }

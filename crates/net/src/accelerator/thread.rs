@@ -131,7 +131,7 @@ impl Thread {
         };
         let (mut packets, mut bytes) = (0, 0);
         for place in message.packets() {
-            let packet = self.batch.bytes(place);
+            let packet = self.batch.bytes_mut(place);
             packets += 1;
             bytes += packet.len() as u64;
             let opened = open(&mut self.hops, port, packet);
@@ -314,7 +314,11 @@ impl Thread {
 }
 
 /// A neighbour's packet as the device takes it, unsealed. Errors: `BadTag`, `Replay`, or what is wrong with the header.
-fn open<'a>(hops: &mut Hops, from: PortId, packet: &'a [u8]) -> Result<Cow<'a, [u8]>, DropReason> {
+fn open<'a>(
+    hops: &mut Hops,
+    from: PortId,
+    packet: &'a mut [u8],
+) -> Result<Cow<'a, [u8]>, DropReason> {
     if !seal::is_sealed(packet) && hops.is_empty() {
         // The device finds out what is wrong with it.
         return Ok(Cow::Borrowed(packet));

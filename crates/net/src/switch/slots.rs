@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use netsum_proto::atp::{self, Node};
+use netsum_proto::hops::{AT_ONCE, Checked, CheckedAhead};
 use netsum_proto::registry::PoolCounters;
 use netsum_proto::row_machines::{Role, Row, RowMachines};
 use netsum_proto::{Aggregator, DropCounters, Lateness, Lease, LeaseKey, PortId, Secrets, Time};
@@ -13,6 +14,7 @@ use rustc_hash::FxHashSet;
 use super::kernel_offload::KernelOffload;
 use super::{PoolSnapshot, ServerSnapshot, SlotSnapshot};
 use crate::NetError;
+use crate::lanes;
 
 /// The state machines, and the in-kernel switch in front of them.
 pub(super) struct Slots {
@@ -31,7 +33,9 @@ impl Slots {
             Role::Switch(config) => (KernelOffload::start(own, config, interfaces), config.slots),
             Role::Server { .. } => (KernelOffload::default(), 0),
         };
-        Slots { machines: RowMachines::new(role), front, limit, limited: FxHashSet::default() }
+        let mut machines = RowMachines::new(role);
+        machines.hops_mut().use_lanes(lanes::detect());
+        Slots { machines, front, limit, limited: FxHashSet::default() }
     }
 
     /// Sets whether the rate of a job is limited, before its leases are installed.
@@ -98,7 +102,7 @@ impl Slots {
         self.machines.node().lease_keys().next().is_none()
     }
 
-    /// Processes a packet of one of these protocols. The machine counts dropped packets.
+    /// Processes a packet of one of these protocols, which is decrypted in its place. The machine counts dropped packets.
     #[inline]
     pub(super) fn take(
         &mut self,
@@ -106,12 +110,29 @@ impl Slots {
         now: Time,
         from: PortId,
         ce: bool,
-        packet: &[u8],
+        packet: &mut [u8],
+        checked: Option<Checked>,
     ) {
-        let taken = self.machines.take(protocol, now, from, ce, packet);
+        let taken = self.machines.take(protocol, now, from, ce, packet, checked);
         if taken && protocol == Protocol::Atp && self.front.is_there() {
             self.notify_kernel_offload(packet);
         }
+    }
+
+    /// Checks the tags of packets of a train together, if that is faster.
+    #[inline]
+    pub(super) fn check_ahead(
+        &self,
+        from: PortId,
+        packets: [&[u8]; AT_ONCE],
+    ) -> Option<CheckedAhead> {
+        self.machines.check_ahead(from, packets)
+    }
+
+    /// Gives the packets of `poll_transmit` their tags, before they are sent.
+    #[inline]
+    pub(super) fn seal_waiting(&mut self, heads: &mut [u8]) {
+        self.machines.seal_waiting(heads);
     }
 
     /// The next packet to send; its header is appended to `heads`.

@@ -42,6 +42,10 @@ impl Store {
         &self.batch
     }
 
+    pub(super) fn batch_mut(&mut self) -> &mut RecvBatch {
+        &mut self.batch
+    }
+
     pub(super) fn slab(&self) -> &Slab {
         &self.slab
     }
@@ -212,7 +216,7 @@ mod tests {
             self.socket.wait(&Wake::new().unwrap(), Duration::from_secs(5));
             assert_eq!(self.store.recv(&self.socket).unwrap(), 1);
             let place = self.store.batch().message(0).packets().next().unwrap();
-            (header, place.after(HEADER_LEN))
+            (header, place.after(HEADER_LEN, 8))
         }
 
         fn values(&self, buffer: BufferId) -> Vec<f32> {

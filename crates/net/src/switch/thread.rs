@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
+use netsum_proto::hops::{CheckedAhead, Unsealed};
 use netsum_proto::panama::{self, BufferId, Memory, Switch, Transmit};
 use netsum_proto::policer::{Policer, RateLimit, Verdict};
 use netsum_proto::row_machines::Row;
 use netsum_proto::{Aggregator, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
-use netsum_wire::Protocol;
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::seal::EXTENSION_LEN;
+use netsum_wire::seal::{EXTENSION_LEN, is_sealed};
+use netsum_wire::{PacketHeader, Protocol};
 use rustc_hash::FxHashSet;
 
 use super::ports::Ports;
@@ -21,7 +22,8 @@ use super::store::Store;
 use super::{ChildSnapshot, Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
-use crate::udp::{SendBatch, Socket, Wake};
+use crate::lanes;
+use crate::udp::{BatchSpan, SendBatch, Socket, Wake};
 
 /// Commands wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -33,6 +35,8 @@ pub(super) struct Thread {
     switch: Switch<Store>,
     /// Keys and packet numbers of trees.
     hops: Hops,
+    /// Packets of `panama` in `headers` that wait for their tags.
+    unsealed: Unsealed<BufferId>,
     slots: Slots,
     policer: Policer,
     ports: Ports,
@@ -40,7 +44,7 @@ pub(super) struct Thread {
     wake: Arc<Wake>,
     clock: Clock,
     outbound: SendBatch<Packet>,
-    /// Headers of packets that are not stored whole, until they are sent.
+    /// Headers of packets that are not stored whole, and encrypted packets, until they are sent.
     headers: Vec<u8>,
     receive_errors: u64,
 }
@@ -49,6 +53,9 @@ pub(super) struct Thread {
 /// threshold of DCTCP at 10 Gbit/s.
 const MARK_BYTES: usize = 128 << 10;
 
+/// Above this, encrypted packets are sent before others are made, or they would leave the second-level cache.
+const HEADERS_BYTES: usize = 512 << 10;
+
 /// A packet in `outbound`.
 #[derive(Clone, Copy)]
 enum Packet {
@@ -56,8 +63,8 @@ enum Packet {
     Stored(BufferId),
     /// The same, sealed: first byte in `headers` of its header and extension.
     Sealed(u32, BufferId),
-    /// First byte and length in `headers`, and the row that follows.
-    Header(u32, u8, Option<Row>),
+    /// First byte and length in `headers`, and the row that follows. Encrypted packets are in `headers` as a whole.
+    Header(u32, u16, Option<Row>),
 }
 
 impl Thread {
@@ -69,10 +76,13 @@ impl Thread {
         wake: Arc<Wake>,
     ) -> Thread {
         let slots = Slots::new(options.role, socket.local_addr(), interfaces);
+        let mut hops = Hops::default();
+        hops.use_lanes(lanes::detect());
         Thread {
             socket,
             switch: Switch::new(Store::new(options.memory)).with_firm_leases(),
-            hops: Hops::default(),
+            hops,
+            unsealed: Unsealed::default(),
             slots,
             policer: Policer::new(),
             ports: Ports::default(),
@@ -133,7 +143,10 @@ impl Thread {
                 continue;
             };
             let (mut packets, mut bytes) = (0, 0);
-            for place in message.packets() {
+            let mut ahead = CheckedAhead::default();
+            let mut places = message.packets();
+            while let Some(place) = places.next() {
+                let mut checked = ahead.pop();
                 let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
@@ -146,18 +159,28 @@ impl Thread {
                     }
                 };
                 let protocol = packet.first().and_then(|&version| Protocol::of_version(version));
+                if checked.is_none()
+                    && let Some(found) = self.check_ahead(port, protocol, place, places.clone())
+                {
+                    ahead = found;
+                    checked = ahead.pop();
+                }
+                let packet = self.switch.memory_mut().batch_mut().bytes_mut(place);
                 if let Some(protocol) = protocol.filter(|&p| p != Protocol::Panama) {
-                    self.slots.take(protocol, now, port, ce || congested, packet);
+                    self.slots.take(protocol, now, port, ce || congested, packet, checked);
                     continue;
                 }
-                let (header, payload) = match Header::decode(packet) {
-                    Ok((header, payload)) => (header, place.after(packet.len() - payload.len())),
+                let header = match Header::decode(packet) {
+                    Ok((header, _)) => header,
                     Err(error) => {
                         self.switch.count_decode_error(error);
                         continue;
                     }
                 };
-                if let Err(reason) = self.hops.open(header.job, header.tree, port, packet) {
+                let head_len = Header::head_len(is_sealed(packet));
+                let payload = place.after(head_len, header.payload_len());
+                let Header { job, tree, .. } = header;
+                if let Err(reason) = self.hops.open_checked(job, tree, port, checked, packet) {
                     self.switch.count_drop(reason);
                     continue;
                 }
@@ -165,6 +188,24 @@ impl Thread {
                 let _ = self.switch.handle(now, port, ce, &header, &payload);
             }
             self.ports.received(port, message.ce, packets, bytes);
+        }
+    }
+
+    /// Checks the tags of a packet and of those that follow it in its train together, if that is faster.
+    #[inline]
+    fn check_ahead(
+        &self,
+        from: PortId,
+        protocol: Option<Protocol>,
+        place: BatchSpan,
+        mut following: impl Iterator<Item = BatchSpan>,
+    ) -> Option<CheckedAhead> {
+        let batch = self.switch.memory().batch();
+        let mut next = || following.next().map(|place| batch.bytes(place));
+        let packets = [batch.bytes(place), next()?, next()?, next()?];
+        match protocol? {
+            Protocol::Panama => self.hops.check_ahead(from, packets),
+            _ => self.slots.check_ahead(from, packets),
         }
     }
 
@@ -194,21 +235,38 @@ impl Thread {
                     self.headers.extend(bytes);
                     if let Some(hop) = self.hops.hop(header.job, header.tree, to) {
                         self.headers.extend([0; EXTENSION_LEN]);
-                        hop.seal(&mut self.headers[start..], &[]);
+                        hop.seal_last(&mut self.headers, start, &[]);
                     }
-                    let len = (self.headers.len() - start) as u8;
+                    let len = (self.headers.len() - start) as u16;
                     let packet = Packet::Header(start as u32, len, None);
                     self.outbound.push(to.0 as usize, packet);
                 }
+            }
+            if self.headers.len() > HEADERS_BYTES {
+                self.send_queued();
             }
         }
         let mut start = self.headers.len();
         while let Some((to, row)) = self.slots.poll_transmit(&mut self.headers) {
             let end = self.headers.len();
-            let packet = Packet::Header(start as u32, (end - start) as u8, row);
+            let packet = Packet::Header(start as u32, (end - start) as u16, row);
             self.outbound.push(to.0 as usize, packet);
             start = end;
+            if end > HEADERS_BYTES {
+                self.send_queued();
+                start = 0;
+            }
         }
+        self.send_queued();
+        self.flushed();
+    }
+
+    fn send_queued(&mut self) {
+        let store = self.switch.memory();
+        self.hops.seal_waiting(&mut self.headers, &mut self.unsealed, |buffer| {
+            store.header_and_payload(buffer).1
+        });
+        self.slots.seal_waiting(&mut self.headers);
         let (store, slots, headers) = (self.switch.memory(), &self.slots, &self.headers);
         self.outbound.flush(&self.socket, |packet| match *packet {
             Packet::Stored(buffer) => store.packet(buffer),
@@ -221,7 +279,6 @@ impl Thread {
                 [header, row.map_or(&[], |row| slots.payload(row))]
             }
         });
-        self.flushed();
         self.headers.clear();
     }
 
@@ -229,14 +286,18 @@ impl Thread {
     #[inline]
     fn seal(&mut self, to: PortId, buffer: BufferId) -> Packet {
         let (header, payload) = self.switch.memory().header_and_payload(buffer);
-        let Some(hop) = self.hops.hop(Header::job_of(header), Header::tree_of(header), to) else {
+        let hop = (Header::job_of(header), Header::tree_of(header), to);
+        if self.hops.hop(hop.0, hop.1, hop.2).is_none() {
             return Packet::Stored(buffer);
-        };
+        }
         let start = self.headers.len();
         self.headers.extend(header);
         self.headers.extend([0; EXTENSION_LEN]);
-        hop.seal(&mut self.headers[start..], payload);
-        Packet::Sealed(start as u32, buffer)
+        let payload = (payload, Some(buffer));
+        match self.hops.seal_or_wait(hop, &mut self.headers, start, payload, &mut self.unsealed) {
+            true => Packet::Header(start as u32, (self.headers.len() - start) as u16, None),
+            false => Packet::Sealed(start as u32, buffer),
+        }
     }
 
     fn flushed(&mut self) {

@@ -65,18 +65,18 @@ impl BatchSpan {
         self.len == 0
     }
 
-    /// The range after the first `bytes` bytes.
+    /// The `len` bytes after the first `bytes` bytes.
     #[inline]
-    pub fn after(self, bytes: usize) -> BatchSpan {
+    pub fn after(self, bytes: usize, len: usize) -> BatchSpan {
         let skipped = (bytes as u32).min(self.len);
-        BatchSpan { start: self.start + skipped, len: self.len - skipped }
+        BatchSpan { start: self.start + skipped, len: (len as u32).min(self.len - skipped) }
     }
 }
 
 impl Message {
     /// The range of its packets, at least one; an empty datagram is one empty packet.
     #[inline]
-    pub fn packets(self) -> impl Iterator<Item = BatchSpan> {
+    pub fn packets(self) -> impl Iterator<Item = BatchSpan> + Clone {
         let BatchSpan { start, len } = self.place;
         (0..len.max(1)).step_by(self.segment as usize).map(move |offset| BatchSpan {
             start: start + offset,
@@ -162,6 +162,12 @@ impl RecvBatch {
     #[inline]
     pub fn bytes(&self, place: BatchSpan) -> &[u8] {
         &self.payload[place.start as usize..][..place.len as usize]
+    }
+
+    /// The same, for a packet that is decrypted in its place.
+    #[inline]
+    pub fn bytes_mut(&mut self, place: BatchSpan) -> &mut [u8] {
+        &mut self.payload[place.start as usize..][..place.len as usize]
     }
 
     /// Resets what the last call wrote.

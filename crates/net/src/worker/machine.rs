@@ -17,21 +17,21 @@ pub(super) type Operations = FxHashMap<u64, Active>;
 /// A packet to be sent.
 #[derive(Clone)]
 pub(super) struct Packet {
-    /// Range in the scratch memory of the header, and of the quantised payload.
+    /// Range in the scratch memory of the header, and of a quantised or encrypted payload.
     pub(super) head: Range<usize>,
     /// Id of the operation, and range of the payload in its buffer, if it is sent unchanged.
     pub(super) payload: Option<(u64, Range<usize>)>,
 }
 
-/// Handles a packet and writes its result into the buffer; `from` checks whether the sender belongs to a tree. Errors
-/// are reasons to drop the packet.
+/// Handles a packet and writes its result into the buffer; `from` checks whether the sender belongs to a tree, and opens
+/// the packet. Errors are reasons to drop the packet.
 #[inline]
 pub(super) fn take(
     worker: &mut Worker,
     now: Time,
     ce: bool,
-    packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
+    packet: &mut [u8],
+    from: impl FnOnce(TreeId, &mut [u8]) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
 ) -> Result<(), DropReason> {
@@ -57,13 +57,14 @@ fn take_by<W: WorkerMachine>(
     machine: &mut W,
     now: Time,
     ce: bool,
-    packet: &[u8],
-    from: impl FnOnce(TreeId) -> Result<(), DropReason>,
+    packet: &mut [u8],
+    from: impl FnOnce(TreeId, &mut [u8]) -> Result<(), DropReason>,
     operations: &mut Operations,
     retained: &mut Retained,
 ) -> Result<(), DropReason> {
-    let (header, payload) = W::Header::decode(packet)?;
-    from(header.tree())?;
+    let (header, _) = W::Header::decode(packet)?;
+    from(header.tree(), packet)?;
+    let payload = header.payload(packet);
     let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(()) };
     let Some(elements) = accepted.elements() else {
         machine.read(&accepted, payload, &mut []);

@@ -93,7 +93,7 @@ impl Thread {
                     0
                 }
             };
-            self.take(&batch);
+            self.take(&mut batch, got);
             self.keep_time();
             self.send();
             self.report();
@@ -114,10 +114,12 @@ impl Thread {
         }
     }
 
-    fn take(&mut self, batch: &RecvBatch) {
+    fn take(&mut self, batch: &mut RecvBatch, messages: usize) {
         let now = self.clock.now();
-        for message in batch.messages() {
-            for packet in batch.packets(message) {
+        for i in 0..messages {
+            let message = batch.message(i);
+            for place in message.packets() {
+                let packet = batch.bytes_mut(place);
                 if let Err(reason) = self.take_packet(now, message.from, message.ce, packet) {
                     self.drops.count(reason);
                 }
@@ -130,7 +132,7 @@ impl Thread {
         now: Time,
         from: SocketAddr,
         ce: bool,
-        packet: &[u8],
+        packet: &mut [u8],
     ) -> Result<(), DropReason> {
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(DropReason::NoLease)?;
@@ -138,7 +140,7 @@ impl Thread {
             return Err(DropReason::UnknownSender);
         }
         let (switches, tags, received) = (&epoch.switches, &mut epoch.tags, &mut self.received);
-        let sender = |tree: TreeId| {
+        let sender = |tree: TreeId, packet: &mut [u8]| {
             // Before the tag, whose check costs more than the address of the sender.
             let switch = switches.get(usize::from(tree.0)).ok_or(DropReason::NoLease)?;
             if *switch != from {
@@ -193,7 +195,7 @@ impl Thread {
         let sealed = epoch.tags.are_sealed();
         while self.queue.has_room(|| false)
             && self.scratch.len() < SCRATCH_BYTES
-            && let Some((tree, packet)) = machine::poll_transmit(
+            && let Some((tree, mut packet)) = machine::poll_transmit(
                 &mut epoch.worker,
                 now,
                 sealed,
@@ -204,8 +206,16 @@ impl Thread {
             let payload = packet.payload.as_ref();
             let payload = payload
                 .map_or(&[][..], |(id, at)| self.operations[id].operation.buffer.slice(at.clone()));
-            epoch.tags.seal(tree, &mut self.scratch[packet.head.clone()], payload);
-            self.queue.fill(packet.head.len() + payload.len());
+            let start = packet.head.start;
+            let apart = match epoch.tags.seal_last(tree, &mut self.scratch, start, payload) {
+                true => {
+                    packet.payload = None;
+                    0
+                }
+                false => payload.len(),
+            };
+            packet.head = start..self.scratch.len();
+            self.queue.fill(packet.head.len() + apart);
             self.outbound.push(epoch.destination(tree), packet);
         }
         !self.outbound.is_empty()

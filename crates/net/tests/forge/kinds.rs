@@ -116,7 +116,7 @@ pub const KINDS: &[Kind] = &[
     up("a truncated header", &["truncated_header", "unknown_version"], |wire, n| {
         cut(sealed(wire, n), n as usize % SEALED_HEADER_LEN)
     }),
-    up("a truncated payload", &["payload_length"], |wire, n| {
+    up("a truncated payload", &["payload_length", "truncated_header"], |wire, n| {
         let packet = sealed(wire, n);
         let len = SEALED_HEADER_LEN + n as usize % (packet.len() - SEALED_HEADER_LEN);
         cut(packet, len)

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use datagram::Spoofer;
 use kinds::{From, KINDS, Kind, To};
+use netsum_wire::tag::Mac;
 use rigs::Rig;
 
 /// Long enough for a machine that does much else.
@@ -27,17 +28,24 @@ fn count() -> u64 {
 
 #[test]
 fn forged_packets_of_atp_are_counted_and_change_nothing() {
-    attack(&Rig::atp());
+    attack(&Rig::atp(Mac::SipHash));
 }
 
 #[test]
 fn forged_packets_of_switchml_are_counted_and_change_nothing() {
-    attack(&Rig::switchml());
+    attack(&Rig::switchml(Mac::SipHash));
 }
 
 #[test]
 fn forged_packets_of_panama_are_counted_and_change_nothing() {
-    attack(&Rig::panama());
+    attack(&Rig::panama(Mac::SipHash));
+}
+
+#[test]
+fn forged_packets_of_encrypted_jobs_are_counted_and_change_nothing() {
+    for rig in [Rig::atp, Rig::switchml, Rig::panama] {
+        attack(&rig(Mac::AegisAead));
+    }
 }
 
 fn attack(rig: &Rig) {

@@ -14,7 +14,8 @@ use netsum_proto::{CongestionRule, DropReason, Lease, Secrets, WorkerConfig, pan
 use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN, SealKey};
 use netsum_wire::tag::Mac;
 use netsum_wire::{
-    Arithmetic, Dtype, Epoch, Format, JobId, Rank, ReduceOp, Sequence, SlotIndex, TreeId, Vid,
+    Arithmetic, Dtype, Epoch, Format, JobId, Protocol, Rank, ReduceOp, Sequence, SlotIndex, TreeId,
+    Vid,
 };
 
 use crate::PATIENCE;
@@ -49,67 +50,85 @@ pub struct Rig {
 
 impl Rig {
     /// A switch to which all workers are connected, and a server behind it.
-    pub fn atp() -> Rig {
+    pub fn atp(mac: Mac) -> Rig {
         let rows = 64 * usize::from(WINDOW);
         let switches = vec![switch(), start(Role::Server { row_bytes: ROW, rows })];
         let (middle, server) = (switches[0].local_addr(), switches[1].local_addr());
-        Rig::of("atp", Wire::Atp, switches, &[(middle, server)], |job, ranks| {
-            let key = (JobId(job), Epoch(EPOCH), TreeId(0));
-            (atp_leases(key, ranks, middle, server), move |rank| atp_worker(key, rank))
-        })
+        Rig::of(
+            "atp",
+            Wire { protocol: Protocol::Atp, mac },
+            switches,
+            &[(middle, server)],
+            |job, ranks| {
+                let key = (JobId(job), Epoch(EPOCH), TreeId(0));
+                (atp_leases(key, ranks, middle, server), move |rank| atp_worker(key, rank))
+            },
+        )
     }
 
     /// One switch with static pools.
-    pub fn switchml() -> Rig {
-        Rig::of("switchml", Wire::Switchml, vec![switch()], &[], |job, ranks| {
-            let (job, epoch) = (JobId(job), Epoch(EPOCH));
-            let (workers, slots) = (ranks.to_vec(), WINDOW);
-            let lease = switchml::Lease { job, epoch, workers, slots, fragment_bytes: ROW };
-            let config = move |rank: usize| switchml::WorkerConfig {
-                job,
-                epoch,
-                worker: rank as u8,
-                workers: WORKERS as u8,
-                slots,
-                fragment_bytes: ROW,
-                timeout_ns: 10_000_000,
-            };
-            (vec![(0, lease.into())], move |rank| config(rank).into())
-        })
+    pub fn switchml(mac: Mac) -> Rig {
+        Rig::of(
+            "switchml",
+            Wire { protocol: Protocol::Switchml, mac },
+            vec![switch()],
+            &[],
+            |job, ranks| {
+                let (job, epoch) = (JobId(job), Epoch(EPOCH));
+                let (workers, slots) = (ranks.to_vec(), WINDOW);
+                let lease = switchml::Lease { job, epoch, workers, slots, fragment_bytes: ROW };
+                let config = move |rank: usize| switchml::WorkerConfig {
+                    job,
+                    epoch,
+                    worker: rank as u8,
+                    workers: WORKERS as u8,
+                    slots,
+                    fragment_bytes: ROW,
+                    timeout_ns: 10_000_000,
+                };
+                (vec![(0, lease.into())], move |rank| config(rank).into())
+            },
+        )
     }
 
     /// One switch, the root of a tree.
-    pub fn panama() -> Rig {
-        Rig::of("panama", Wire::Panama, vec![switch()], &[], |job, ranks| {
-            let (job, epoch, tree) = (JobId(job), Epoch(EPOCH), TreeId(0));
-            let child = |(i, &port): (usize, &SocketAddr)| panama::Child {
-                port,
-                ranks: 1 << i,
-                branch: i as u8,
-            };
-            let lease = panama::Lease {
-                job,
-                epoch,
-                tree,
-                children: ranks.iter().enumerate().map(child).collect(),
-                parent: None,
-                slots: WINDOW,
-                fragment_bytes: ROW,
-                release_permille: 1000,
-            };
-            let config = move |rank: usize| panama::WorkerConfig {
-                job,
-                epoch,
-                rank: Rank(rank as u32),
-                ranks: WORKERS as u32,
-                trees: 1,
-                window_max: WINDOW,
-                fragment_bytes: ROW,
-                congestion: CongestionRule::PerBranch,
-                partial: false,
-            };
-            (vec![(0, lease.into())], move |rank| config(rank).into())
-        })
+    pub fn panama(mac: Mac) -> Rig {
+        Rig::of(
+            "panama",
+            Wire { protocol: Protocol::Panama, mac },
+            vec![switch()],
+            &[],
+            |job, ranks| {
+                let (job, epoch, tree) = (JobId(job), Epoch(EPOCH), TreeId(0));
+                let child = |(i, &port): (usize, &SocketAddr)| panama::Child {
+                    port,
+                    ranks: 1 << i,
+                    branch: i as u8,
+                };
+                let lease = panama::Lease {
+                    job,
+                    epoch,
+                    tree,
+                    children: ranks.iter().enumerate().map(child).collect(),
+                    parent: None,
+                    slots: WINDOW,
+                    fragment_bytes: ROW,
+                    release_permille: 1000,
+                };
+                let config = move |rank: usize| panama::WorkerConfig {
+                    job,
+                    epoch,
+                    rank: Rank(rank as u32),
+                    ranks: WORKERS as u32,
+                    trees: 1,
+                    window_max: WINDOW,
+                    fragment_bytes: ROW,
+                    congestion: CongestionRule::PerBranch,
+                    partial: false,
+                };
+                (vec![(0, lease.into())], move |rank| config(rank).into())
+            },
+        )
     }
 
     /// `between`: neighbours among the switches, by the direction of contributions. `job`: the leases of a job's ranks
@@ -139,11 +158,11 @@ impl Rig {
                 // The server has one neighbour, the switch.
                 let hops =
                     if switch == 0 { 0..lease.neighbours().len() } else { WORKERS..WORKERS + 1 };
-                switches[switch].install_with(lease, Some(key.secrets(hops))).unwrap();
+                switches[switch].install_with(lease, Some(key.secrets(wire.mac, hops))).unwrap();
             }
             for (rank, (worker, _)) in drivers.iter().enumerate() {
                 let plan = WorkerPlan { config: config(rank), switches: vec![entrance] };
-                worker.begin_with(plan, Some(key.secrets(rank..rank + 1)));
+                worker.begin_with(plan, Some(key.secrets(wire.mac, rank..rank + 1)));
             }
         }
         let held: Vec<_> =
@@ -286,12 +305,11 @@ pub enum Key {
     Other,
 }
 
-/// The format of packets.
+/// The format of packets, and what protects them.
 #[derive(Clone, Copy)]
-pub enum Wire {
-    Atp,
-    Switchml,
-    Panama,
+pub struct Wire {
+    protocol: Protocol,
+    mac: Mac,
 }
 
 /// What a forged packet says.
@@ -312,45 +330,47 @@ pub struct Shape {
 
 impl Key {
     /// Of the hop between the switch and a child; above the ranks, that between the switch and the server.
-    fn of_hop(self, epoch: u16, child: usize) -> HopKeys {
+    fn of_hop(self, mac: Mac, epoch: u16, child: usize) -> HopKeys {
         let job = match self {
             Key::Own => b"the job's secret",
             Key::Other => b"another's secret",
         };
         let secret = |i: usize| (i + 64 * child + 7 * usize::from(epoch)) as u8 ^ job[i % 16];
-        HopKeys::new(Mac::SipHash, std::array::from_fn(secret))
+        HopKeys::new(mac, std::array::from_fn(secret))
     }
 
     /// What a switch has of all neighbours, or a worker of its own hop.
-    fn secrets(self, hops: std::ops::Range<usize>) -> Secrets {
-        hops.map(|child| self.of_hop(EPOCH, child)).collect()
+    fn secrets(self, mac: Mac, hops: std::ops::Range<usize>) -> Secrets {
+        hops.map(|child| self.of_hop(mac, EPOCH, child)).collect()
     }
 }
 
 impl Wire {
     /// Bytes of the header of an unsealed packet.
     fn plain_len(self) -> usize {
-        match self {
-            Wire::Atp => netsum_wire::atp::HEADER_LEN,
-            Wire::Switchml => netsum_wire::switchml::HEADER_LEN,
-            Wire::Panama => netsum_wire::panama::HEADER_LEN,
+        match self.protocol {
+            Protocol::Atp => netsum_wire::atp::HEADER_LEN,
+            Protocol::Switchml => netsum_wire::switchml::HEADER_LEN,
+            Protocol::Panama => netsum_wire::panama::HEADER_LEN,
         }
     }
 
     /// A packet, with the tag of that key, or with none.
     pub fn packet(self, shape: &Shape, key: Option<Key>) -> Vec<u8> {
-        let kind = match (self, shape.result) {
+        let kind = match (self.protocol, shape.result) {
             (_, false) => 0,
-            (Wire::Panama, true) => 2,
-            (Wire::Atp | Wire::Switchml, true) => 1,
+            (Protocol::Panama, true) => 2,
+            (Protocol::Atp | Protocol::Switchml, true) => 1,
         };
         let mut head = self.head(shape, kind, ELEMENTS);
         let payload = vec![shape.value; 4 * usize::from(ELEMENTS)];
         if let Some(key) = key {
             head.resize(SEALED_HEADER_LEN, 0);
-            let HopKeys { up, down } = key.of_hop(shape.epoch, shape.child.into());
+            let HopKeys { up, down } = key.of_hop(self.mac, shape.epoch, shape.child.into());
             let key = SealKey::new(if shape.result { &down } else { &up });
-            key.seal(shape.serial, &mut head, &payload);
+            if key.seal_last(shape.serial, &mut head, 0, &payload) {
+                return head;
+            }
         }
         [head, payload].concat()
     }
@@ -367,33 +387,33 @@ impl Wire {
     }
 
     pub fn fin(self) -> Vec<u8> {
-        let kind = match self {
-            Wire::Atp => 5,
-            Wire::Switchml => 3,
-            Wire::Panama => 6,
+        let kind = match self.protocol {
+            Protocol::Atp => 5,
+            Protocol::Switchml => 3,
+            Protocol::Panama => 6,
         };
         self.control(kind, 0)
     }
 
     pub fn mismatch(self, number: u32) -> Vec<u8> {
-        let kind = match self {
-            Wire::Atp | Wire::Panama => 4,
-            Wire::Switchml => 2,
+        let kind = match self.protocol {
+            Protocol::Atp | Protocol::Panama => 4,
+            Protocol::Switchml => 2,
         };
         self.control(kind, number)
     }
 
     /// The acknowledgement that a switch has all below a number; others, which have none, get an empty result.
     pub fn acknowledgement(self, number: u32) -> Vec<u8> {
-        self.control(if matches!(self, Wire::Panama) { 5 } else { 1 }, number)
+        self.control(if matches!(self.protocol, Protocol::Panama) { 5 } else { 1 }, number)
     }
 
     /// The notice that others are late; `switchml`, which has none, gets an empty result.
     pub fn waiting(self, number: u32) -> Vec<u8> {
-        let kind = match self {
-            Wire::Atp => 2,
-            Wire::Switchml => 1,
-            Wire::Panama => 3,
+        let kind = match self.protocol {
+            Protocol::Atp => 2,
+            Protocol::Switchml => 1,
+            Protocol::Panama => 3,
         };
         self.control(kind, number)
     }
@@ -416,13 +436,13 @@ impl Wire {
 
     fn head(self, shape: &Shape, kind: u8, n_elems: u16) -> Vec<u8> {
         let mut head = vec![0; self.plain_len()];
-        match self {
-            Wire::Atp => atp_header(shape, n_elems).encode(at(&mut head)),
-            Wire::Switchml => switchml_header(shape, kind, n_elems).encode(at(&mut head)),
-            Wire::Panama => panama_header(shape, n_elems).encode(at(&mut head)),
+        match self.protocol {
+            Protocol::Atp => atp_header(shape, n_elems).encode(at(&mut head)),
+            Protocol::Switchml => switchml_header(shape, kind, n_elems).encode(at(&mut head)),
+            Protocol::Panama => panama_header(shape, n_elems).encode(at(&mut head)),
         }
         head[1] = head[1] & 0xf0 | kind;
-        if matches!(self, Wire::Switchml) {
+        if matches!(self.protocol, Protocol::Switchml) {
             // Pools have no trees; the byte of the child takes the number's place.
             head[3] ^= shape.tree << 4;
         }

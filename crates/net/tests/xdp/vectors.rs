@@ -142,8 +142,9 @@ impl Seals {
     fn at_neighbour(&mut self, to: u32, packet: &[u8]) -> Vec<u8> {
         let (header, _) = Header::decode(packet).unwrap();
         let hop = self.far.get_mut(&(header.job, header.tree, to)).expect("a neighbour");
-        assert_eq!(hop.open(packet), Ok(()), "to {to}: {header:?}");
-        unsealed(packet).into_owned()
+        let mut packet = packet.to_vec();
+        assert_eq!(hop.open(&mut packet), Ok(()), "to {to}: {header:?}");
+        unsealed(&packet).into_owned()
     }
 }
 
@@ -320,7 +321,7 @@ impl Bench {
                 };
                 if let Some(sealed) = &mut self.sealed
                     && let Err(reason) =
-                        sealed.own.open(header.job, header.tree, PortId(from), &packet)
+                        sealed.own.open(header.job, header.tree, PortId(from), &mut packet.clone())
                 {
                     self.machine.count_drop(reason);
                     return Vec::new();

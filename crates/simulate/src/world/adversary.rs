@@ -93,10 +93,11 @@ impl Adversary {
     /// Seals a packet as a member of a job.
     fn sign(&self, member: &Member, forged: &mut Heard) {
         let keys = tree_of(&forged.bytes).and_then(|tree| member.secrets.get(usize::from(tree)));
-        let sealed = is_sealed(&forged.bytes) && forged.bytes.len() >= SEALED_HEADER_LEN;
-        if let Some(keys) = keys.filter(|_| sealed) {
+        let Some(key) = keys.map(|keys| SealKey::new(&keys.up)) else { return };
+        let room = SEALED_HEADER_LEN + key.trailer_len();
+        if is_sealed(&forged.bytes) && forged.bytes.len() >= room {
             forged.from = member.place;
-            SealKey::new(&keys.up).seal(SERIAL + self.count, &mut forged.bytes, &[]);
+            key.seal(SERIAL + self.count, &mut forged.bytes, &[]);
         }
     }
 }

@@ -103,6 +103,7 @@ impl World {
             policy: config.policy.to_string(),
             instance: self.processes[place].incarnation.into(),
             aes: place.is_multiple_of(2),
+            encrypts: !place.is_multiple_of(5),
             term: aggregator.client.fence.term(),
         }
     }
@@ -207,7 +208,7 @@ impl World {
         from: Place,
         place: Place,
         ce: bool,
-        bytes: &[u8],
+        bytes: &mut [u8],
     ) {
         let now = self.local(place);
         let Some(machine) = &mut self.aggregators[place - 1].machine else { return };

@@ -179,7 +179,7 @@ impl World {
         let Some(planned) = state.job(id).and_then(|job| job.current.as_ref()) else {
             return Some("the controller has no plan".to_owned());
         };
-        let short = ["full", "slots", "members"];
+        let short = ["full", "slots", "members", "cannot encrypt"];
         if !planned.reason.is_empty() && !short.iter().any(|why| planned.reason.contains(why)) {
             return Some(format!("its plan is short of trees: {}", planned.reason));
         }

@@ -336,6 +336,7 @@ impl World {
             protocol: shape.protocol.clone(),
             min_bytes: Some(0),
             scale: if shape.protocol == "panama" { 0.0 } else { shape.scale as f32 },
+            encrypt: shape.encrypt && !self.scenario.fabric.trusted,
             ..Default::default()
         }
     }

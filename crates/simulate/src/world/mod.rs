@@ -298,7 +298,7 @@ impl World {
                     held.push(event);
                 }
             }
-            Event::Packet { from, to, ce, bytes } => self.packet(from, to, ce, &bytes),
+            Event::Packet { from, to, ce, mut bytes } => self.packet(from, to, ce, &mut bytes),
             Event::Timer { place, incarnation, timer } => {
                 let process = &mut self.processes[place];
                 if !process.alive || process.incarnation != incarnation {
@@ -326,7 +326,7 @@ impl World {
         }
     }
 
-    fn packet(&mut self, from: Place, to: Place, ce: bool, bytes: &[u8]) {
+    fn packet(&mut self, from: Place, to: Place, ce: bool, bytes: &mut [u8]) {
         self.trace.note(self.queue.now(), 1, (from as u64) << 32 | to as u64);
         if to < self.first_rank {
             self.aggregator_on_packet(from, to, ce, bytes);

@@ -223,6 +223,8 @@ impl World {
                 let reason = failed.reason;
                 self.rank_fails(place, Failure { by_controller: true, reason });
             }
+            // People ask what a rank is doing; nobody is here.
+            FromController::Question(_) => {}
         }
     }
 
@@ -263,7 +265,7 @@ impl World {
     }
 
     /// Handles a data packet.
-    pub(super) fn rank_on_packet(&mut self, from: Place, place: Place, ce: bool, bytes: &[u8]) {
+    pub(super) fn rank_on_packet(&mut self, from: Place, place: Place, ce: bool, bytes: &mut [u8]) {
         let now = self.local(place);
         match self.rank(place).data.take(now, PortId(from as u32), ce, bytes) {
             Ok(Some(accepted)) => self.check_accepted(place, &accepted, "accepts"),

@@ -1,6 +1,6 @@
 //! What the decoder says of a packet, as tshark prints it.
 
-use netsum_wire::seal::is_sealed;
+use netsum_wire::seal::{is_encrypted, is_sealed};
 use netsum_wire::{DecodeError, Protocol, atp, panama, switchml};
 
 /// The fields that are compared.
@@ -8,6 +8,7 @@ pub const FIELDS: &[&str] = &[
     "netsum.malformed",
     "netsum.protocol",
     "netsum.sealed",
+    "netsum.encrypted",
     "netsum.kind",
     "netsum.resent",
     "netsum.congested_down",
@@ -67,6 +68,7 @@ fn values(packet: &[u8]) -> Result<Values, DecodeError> {
     }?;
     values.push(("netsum.protocol", protocol.to_string()));
     values.push(("netsum.sealed", flag(is_sealed(packet))));
+    values.push(("netsum.encrypted", flag(is_encrypted(packet))));
     if is_sealed(packet) {
         let number = u64::from_be_bytes(*packet[38..].first_chunk().unwrap());
         values.push(("netsum.number", number.to_string()));

@@ -244,7 +244,7 @@ fn of_hop(random: &mut Random, keys: HopKeys, job: u32, hop: u8) -> Vec<Verdict>
 fn tags_are_verified() {
     let mut random = Random::from_environment();
     let (mut file, mut verdicts) = ("# keys\n\n".to_owned(), Vec::new());
-    for (mac, job) in [(Mac::SipHash, 1), (Mac::Aegis, 2)] {
+    for (mac, job) in [(Mac::SipHash, 1), (Mac::Aegis, 2), (Mac::AegisAead, 3)] {
         for hop in 0..2 {
             let keys = HopKeys::new(mac, std::array::from_fn(|_| random.byte()));
             file += &format!("hop {job} 3 2 {}\n", expected::hex(&keys.to_bytes()));

@@ -1,10 +1,10 @@
 //! Packets of all kinds, and malformed ones.
 
-use netsum_wire::seal::{SealKey, with_room};
+use netsum_wire::seal::{SealKey, TRAILER_LEN, is_encrypted, with_room};
 use netsum_wire::{Protocol, panama};
 
 /// The first bytes of all packets that the decoders know.
-const VERSIONS: [u8; 6] = [0x11, 0x12, 0x21, 0x22, 0x31, 0x32];
+const VERSIONS: [u8; 9] = [0x11, 0x12, 0x13, 0x21, 0x22, 0x23, 0x31, 0x32, 0x33];
 
 /// SplitMix64 (Steele, Lea and Flood, 2014).
 pub struct Random(u64);
@@ -59,10 +59,11 @@ fn fault(random: &mut Random, packet: &mut [u8]) {
         if random.below(2) == 0 { random.byte() } else { packet[at] ^ 1 << random.below(8) };
 }
 
-/// Cuts the header to its length and appends elements: `size` bytes each, `n` of them.
+/// Cuts the header to its length and appends elements: `size` bytes each, `n` of them; and the rest of a tag.
 fn finish(random: &mut Random, packet: &mut Vec<u8>, header: usize, size: usize, n: u16) {
     packet.truncate(header);
-    packet.extend((0..size * usize::from(n)).map(|_| random.byte()));
+    let trailer = if is_encrypted(packet) { TRAILER_LEN } else { 0 };
+    packet.extend((0..size * usize::from(n) + trailer).map(|_| random.byte()));
 }
 
 fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
@@ -80,7 +81,7 @@ fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
     } else {
         4
     };
-    let header = if packet[0] & 15 == 2 { 54 } else { 38 };
+    let header = if packet[0] & 15 >= 2 { 54 } else { 38 };
     finish(random, packet, header, if kind < 3 { size } else { 0 }, n);
 }
 
@@ -99,7 +100,7 @@ fn plausible_atp(random: &mut Random, packet: &mut Vec<u8>) {
     if random.below(4) > 0 {
         packet[38..46].fill(0);
     }
-    let header = if packet[0] & 15 == 2 { 54 } else { 46 };
+    let header = if packet[0] & 15 >= 2 { 54 } else { 46 };
     finish(random, packet, header, if kind < 2 { 4 } else { 0 }, n);
 }
 
@@ -109,14 +110,16 @@ fn plausible_switchml(random: &mut Random, packet: &mut Vec<u8>) {
     packet[2] = random.below(4) as u8;
     packet[20..22].copy_from_slice(&n.to_be_bytes());
     packet[24..38].fill(0);
-    let header = if packet[0] & 15 == 2 { 54 } else { 38 };
+    let header = if packet[0] & 15 >= 2 { 54 } else { 38 };
     finish(random, packet, header, if kind < 2 { 4 } else { 0 }, n);
 }
 
-/// A packet of version 1 as one of version 2.
+/// A packet of version 1 as one of version 2 or 3.
 pub fn sealed(key: &SealKey, number: u64, packet: &[u8]) -> Vec<u8> {
     let mut sealed = with_room(packet);
-    let (head, payload) = sealed.split_at_mut(54);
-    key.seal(number, head, payload);
+    let payload = sealed.split_off(54);
+    if !key.seal_last(number, &mut sealed, 0, &payload) {
+        sealed.extend(payload);
+    }
     sealed
 }
