@@ -147,7 +147,11 @@ def test_certificates_are_made_renewed_and_revoked(netsum, fabric_file, tmp_path
     assert f"spiffe://{name}/operator" in netsum("ca", "renew", out / "operator", *ca, "--days", "7").stdout
     assert (out / "operator" / "identity.pem").read_bytes() != before
     revoked = json.loads(netsum("ca", "revoke", "operator", *ca, "--json").stdout)
-    assert revoked == {"revoked": {"operator": 2}, "list": str(tmp_path / "ca" / "ca.crl")}
+    assert revoked == {"revoked": {"operator": 2}, "list": str(tmp_path / "ca" / "ca.crl"), "told": []}
+    told = json.loads(netsum("ca", "revoke", "host/h0", *ca, "--to", out / "controller", "--json").stdout)["told"]
+    assert told == [str(out / "controller")]
+    assert (out / "controller" / "ca.crl").read_bytes() == (tmp_path / "ca" / "ca.crl").read_bytes()
+    assert "has no credentials" in netsum("ca", "revoke", *ca, "--to", tmp_path / "none", code=1).stderr
     # Errors are one message that names the file or the role.
     assert "was revoked" in netsum("ca", "renew", out / "operator", *ca, code=1).stderr
     assert "is not a role" in netsum("ca", "issue", "king", *ca, code=1).stderr

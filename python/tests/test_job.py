@@ -11,6 +11,7 @@ from processes import Latch, run_ranks, wait_until
 
 import netsum
 from netsum.communicator import connect
+from netsum.fabric import local
 
 RANKS = 3
 SIZE = 65_536
@@ -19,7 +20,12 @@ TIMEOUT_S = 60.0
 
 def job_command(fabric, *arguments: str) -> subprocess.CompletedProcess:
     """`netsum job` with these arguments, on a running fabric."""
-    command = [Path(sys.executable).with_name("netsum"), "job", *arguments]
+    return netsum_command(fabric, "job", *arguments)
+
+
+def netsum_command(fabric, *arguments: str) -> subprocess.CompletedProcess:
+    """`netsum` with these arguments, on a running fabric."""
+    command = [Path(sys.executable).with_name("netsum"), *arguments]
     environment = {"PATH": "/usr/bin:/bin", **fabric.environment()}
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
 
@@ -104,6 +110,41 @@ def test_encryption_needs_credentials(fabric):
 
     reasons = run_ranks(body, 2, **fabric.environment() | {"NETSUM_ENCRYPT": "on", "NETSUM_CREDENTIALS": ""})
     assert all("encrypt = on needs credentials" in reason for reason in reasons), reasons
+
+
+def test_a_broken_switch_loses_its_keys_by_one_command(fabric):
+    enough, rounds = Latch(), Latch()
+
+    def used() -> set[str]:
+        return {node["switch"] for tree in the_job(fabric)["trees"] for node in tree["nodes"]}
+
+    def operate() -> None:
+        try:
+            wait_until(lambda: rounds.count() >= 3 * RANKS)
+            before = the_job(fabric)
+            assert before["tags"] and "spine0" in used()
+            answer = netsum_command(
+                fabric,
+                *("ca", "revoke", "switch/spine0", "--ca", str(fabric.folder / "ca")),
+                *("--to", str(fabric.folder / "credentials" / "controller")),
+            )
+            assert answer.returncode == 0, answer.stderr
+            # Keys are of an epoch, and the switch gets none of those that follow.
+            wait_until(lambda: the_job(fabric)["epoch"] > before["epoch"])
+            wait_until(lambda: "spine0" not in used())
+            count = rounds.count()
+            wait_until(lambda: rounds.count() >= count + 3 * RANKS)
+            assert "spine0" not in local.alive_switches(fabric.status()) and the_job(fabric)["tags"]
+            assert "it is revoked" in fabric.process("spine0").log_tail()
+        finally:
+            enough.set()
+
+    operator, errors = beside(operate)
+    environment = fabric.environment() | {"NETSUM_MIN_BYTES": "0"}
+    done = run_ranks(summing(enough, rounds), RANKS, **environment)
+    operator.join()
+    assert not errors, errors
+    assert len(set(done)) == 1
 
 
 def test_a_stopped_job_ends_with_the_reason(fabric):

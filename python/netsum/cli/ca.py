@@ -1,6 +1,7 @@
 """`netsum ca init|issue|renew|revoke|token|serve|join`."""
 
 import re
+import shutil
 import socket
 import sys
 import time
@@ -78,20 +79,33 @@ def renew(
 def revoke(
     roles: Annotated[list[str] | None, typer.Argument(metavar="ROLE…", help="as tenant/NAME")] = None,
     ca: Authority = AUTHORITY,
+    to: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FOLDER", help="credentials that get the list, or a folder of such folders; repeatable"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Revoke all certificates of some roles; without a role, sign the revocation list anew.
 
-    Copy the list to the credentials of the controller, and of other processes, to make it effective.
+    The list is effective where it is among a process's credentials: --to copies it there. With the controller's, the
+    sessions of a revoked switch, host or tenant end, and the jobs of a revoked switch get new keys without it.
     """
+    told = [folder for place in to or [] for folder in _credentials_in(place)]
     revoked = {role: _core.ca_revoke(ca, role)[0] for role in roles or []}
     _, list_file = _core.ca_revoke(ca)
+    for folder in told:
+        _copy_list(list_file, folder)
     if as_json:
-        print_json({"revoked": revoked, "list": str(list_file)})
+        print_json({"revoked": revoked, "list": str(list_file), "told": [str(folder) for folder in told]})
         return
     for role, count in revoked.items():
         console.print(f"revoked {role}: {count} certificates", highlight=False)
-    console.print(f"now copy {list_file} to the credentials of the controller", highlight=False, soft_wrap=True)
+    for folder in told:
+        console.print(f"{folder} has the list", highlight=False, soft_wrap=True)
+    if not told:
+        console.print(f"now copy {list_file} to the credentials of the controller", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -138,6 +152,24 @@ def join(
     """Get this machine's certificate by a token. The private key is made here, and stays here."""
     text = sys.stdin.readline() if token == "-" else token
     _report([(out, _core.ca_join(text, out))], as_json)
+
+
+def _credentials_in(place: Path) -> list[Path]:
+    """The folders of credentials in a folder. Raises CredentialsError if there are none."""
+    found = sorted(file.parent for file in place.rglob("identity.pem"))
+    if not found:
+        raise _core.CredentialsError(f"{place} has no credentials (identity.pem); see `netsum ca issue`")
+    return found
+
+
+def _copy_list(list_file: Path, folder: Path) -> None:
+    """Replace the revocation list of a folder at once: its process may read it at any moment."""
+    new = folder / "ca.crl.new"
+    try:
+        shutil.copyfile(list_file, new)
+        new.replace(folder / "ca.crl")
+    except OSError as error:
+        raise _core.CredentialsError(f"{folder}: it cannot get the list: {error}") from error
 
 
 def daemon_roles(description: Description) -> list[str]:
