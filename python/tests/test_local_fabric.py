@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from netsum.fabric import local
+from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 
 SWITCHES = ["rack0", "rack1", "spine0", "spine1"]
@@ -51,3 +52,15 @@ def test_a_switch_that_has_ended_is_named(fabric):
         pass
     with pytest.raises(FabricError, match="rack1 has ended"):
         fabric.wait_alive(SWITCHES)
+
+
+def test_a_trusted_fabric_has_no_certificates(fabric_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    # One that is meant for another fabric must not count.
+    monkeypatch.setenv("NETSUM_CREDENTIALS", str(tmp_path / "another"))
+    fabric_file.write_text("trusted = true\n" + fabric_file.read_text())
+    with local.temporary(Description.read(fabric_file)) as fabric:
+        assert fabric.environment()["NETSUM_CREDENTIALS"] == ""
+        assert local.alive_switches(fabric.status()) >= set(SWITCHES)
+        assert not (fabric.folder / "credentials").exists() and not (fabric.folder / "ca").exists()
+        assert "no credentials" in fabric.process("controller").log_tail()

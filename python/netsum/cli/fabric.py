@@ -26,6 +26,13 @@ def up(file: File, as_json: Json = False) -> None:
         return
     description = fabric.description
     console.print(f"fabric '{description.name}' is up: {parts(description)}", highlight=False)
+    if description.trusted:
+        console.print(
+            "  trusted = true: no certificates, no encryption, no tags on packets; whoever reaches its network can "
+            "start jobs, read gradients and change sums",
+            highlight=False,
+            soft_wrap=True,
+        )
     for variable, value in fabric.environment().items():
         console.print(f"  export {variable}={value}", highlight=False, soft_wrap=True)
     console.print(f"  logs: {fabric.folder}", highlight=False, soft_wrap=True)

@@ -61,6 +61,8 @@ class Description:
     links: tuple[Link, ...]
     path: Path
     servers: tuple[Server, ...] = ()
+    trusted: bool = False
+    """Whether everything that protects the fabric is off, as on a closed network."""
 
     @classmethod
     def read(cls, path: Path) -> "Description":
@@ -109,7 +111,11 @@ def _parse(data: dict[str, Any], path: Path) -> Description:
     name = _text(data, "name", path, "the file")
     if not all(c.isalnum() or c in "-_" for c in name):
         raise FabricError(f"{path}: name '{name}' names a folder: use letters, digits, '-' and '_' only")
-    return Description(name, _text(data, "controller", path, "the file"), hosts, switches, links, path, servers)
+    trusted = data.get("trusted", False)
+    if not isinstance(trusted, bool):
+        raise FabricError(f"{path}: trusted is true or false")
+    controller = _text(data, "controller", path, "the file")
+    return Description(name, controller, hosts, switches, links, path, servers, trusted)
 
 
 def _tables(data: dict[str, Any], key: str, path: Path) -> list[dict[str, Any]]:

@@ -41,8 +41,8 @@ class LocalFabric:
     def up(self, tied: bool = False) -> None:
         """Start everything, wait until it is ready, and let the controller confirm it.
 
-        Its processes get certificates of an authority in the fabric's folder. tied: all processes end with the caller.
-        Raises FabricError, after stopping what had been started.
+        Its processes get certificates of an authority in the fabric's folder, unless its file says that it is trusted.
+        tied: all processes end with the caller. Raises FabricError, after stopping what had been started.
         """
         self._check_description()
         if self.running():
@@ -51,8 +51,9 @@ class LocalFabric:
                 f"stop it by `netsum fabric down {self.description.path}`"
             )
         self._check_addresses()
-        parts = [f"switch/{part.name}" for part in self.description.aggregators]
-        credentials.make(self.folder, self.description.name, [CONTROLLER_NAME, *parts, credentials.OPERATOR])
+        if not self.description.trusted:
+            parts = [f"switch/{part.name}" for part in self.description.aggregators]
+            credentials.make(self.folder, self.description.name, [CONTROLLER_NAME, *parts, credentials.OPERATOR])
         try:
             for daemon in self._start_all(tied):
                 daemon.wait_ready()
@@ -99,19 +100,24 @@ class LocalFabric:
             role = f"switch/{name}"
         else:
             raise FabricError(f"fabric '{self.description.name}' has no process '{name}'; it has {self.names()}")
-        own = credentials.folder_of(self.folder, role)
-        return Daemon(name, [*command, "--credentials", str(own)], self.folder)
+        # An empty name hides a variable that is meant for another fabric.
+        own = "" if self.description.trusted else str(credentials.folder_of(self.folder, role))
+        return Daemon(name, [*command, "--credentials", own], self.folder)
 
     def environment(self) -> dict[str, str]:
-        """The variables by which programs use this fabric: its controller, and the operator's credentials."""
-        return {"NETSUM_CONTROLLER": self.description.controller, "NETSUM_CREDENTIALS": str(self._operator())}
+        """The variables by which programs use this fabric: its controller, and the operator's credentials.
+
+        Without credentials, on a trusted fabric, their variable is empty.
+        """
+        operator = str(self._operator() or "")
+        return {"NETSUM_CONTROLLER": self.description.controller, "NETSUM_CREDENTIALS": operator}
 
     def status(self, timeout_s: float = STATUS_S) -> ControllerStatus:
         """The controller's status. Raises FabricError if it does not answer."""
-        return controller_status(self.description.controller, timeout_s, self._operator())
+        return controller_status(self.description.controller, timeout_s, self._operator() or "")
 
-    def _operator(self) -> Path:
-        return credentials.folder_of(self.folder, credentials.OPERATOR)
+    def _operator(self) -> Path | None:
+        return None if self.description.trusted else credentials.folder_of(self.folder, credentials.OPERATOR)
 
     def wait_alive(self, switches: list[str]) -> None:
         """Block until the controller counts these as alive. Raises FabricError, which names the others."""
@@ -179,11 +185,11 @@ def controller_status(
 ) -> ControllerStatus:
     """The status of the controller at `address` (`host:port`). Raises FabricError if it does not answer.
 
-    credentials: the folder of the caller's certificates; without it, that of NETSUM_CREDENTIALS, if it is set.
+    credentials: the folder of the caller's certificates, "" for none; without it, that of NETSUM_CREDENTIALS, if set.
     """
     from netsum import NetsumError, status
 
-    folder = credentials or os.environ.get("NETSUM_CREDENTIALS")
+    folder = os.environ.get("NETSUM_CREDENTIALS") if credentials is None else credentials
     try:
         found: ControllerStatus = json.loads(status(address, timeout_s, Path(folder) if folder else None))
         return found

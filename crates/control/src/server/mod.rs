@@ -171,7 +171,7 @@ struct Opened {
 
 impl Opened {
     fn open(config: &Config) -> Result<Opened, ControlError> {
-        check_security(&config.security, &config.fabric.name)?;
+        check_security(&config.security, &config.fabric)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(THREADS)
             .thread_name("netsum-controller")
@@ -300,8 +300,13 @@ async fn serve(
     let _ = acceptor.await;
 }
 
-/// Checks that the credentials are the controller's. Without any, warns once.
-fn check_security(security: &Security, fabric: &str) -> Result<(), ControlError> {
+/// Checks that the credentials are the controller's. Warns once of all that is unprotected.
+fn check_security(security: &Security, fabric: &Fabric) -> Result<(), ControlError> {
+    if fabric.trusted {
+        tracing::warn!(
+            "trusted = true: packets have no tags, so whoever reaches the network can change sums; see docs/security.md"
+        );
+    }
     let Security::Tls(credentials) = security else {
         tracing::warn!(
             "no credentials: whoever reaches this port may start and stop jobs; see docs/security.md"
@@ -309,11 +314,11 @@ fn check_security(security: &Security, fabric: &str) -> Result<(), ControlError>
         return Ok(());
     };
     let found = credentials.identity();
-    if found.fabric() == fabric && *found.role() == Role::Controller {
+    if found.fabric() == fabric.name && *found.role() == Role::Controller {
         return Ok(());
     }
     let (folder, found) = (credentials.folder().to_owned(), found.to_string());
-    Err(ControlError::NotController { folder, found, fabric: fabric.to_owned() })
+    Err(ControlError::NotController { folder, found, fabric: fabric.name.clone() })
 }
 
 const THREADS: usize = 2;
