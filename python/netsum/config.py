@@ -17,6 +17,7 @@
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they use the network | on |
 | NETSUM_ORDER | `ranks`: sums do not depend on placement; `hosts`: faster if ranks alternate between hosts | ranks |
 | NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and other networks of UCX | tcp |
+| NETSUM_TRUSTED_NETWORK | `on`: nobody else reaches UCX's network; needed for it with credentials | off |
 | NETSUM_ALGORITHMS | `allreduce=ring,broadcast=binomial`: see docs/algorithms.md | by the cost model |
 | NETSUM_LINK_LATENCY_S | for the cost model: seconds of a small message between two ranks | measured |
 | NETSUM_LINK_BYTES_PER_S | for the cost model: bytes per second of a rank, each way | measured |
@@ -249,6 +250,7 @@ _OPTIONS = {
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),
+    "NETSUM_TRUSTED_NETWORK": ("trusted_network", _switch),
     "NETSUM_DIGEST_EVERY": ("digest_every", _count),
     # The core reads the files.
     "NETSUM_CREDENTIALS": ("credentials", _any),

@@ -91,6 +91,8 @@ pub struct Options {
     pub order: Order,
     /// Transport of messages between ranks that do not share memory.
     pub network: Network,
+    /// Whether a network that protects nothing, as UCX, may carry messages of ranks with credentials.
+    pub trusted_network: bool,
     /// Algorithm by operation (`allreduce`, `reduce_scatter`, …), in place of the cost model's choice; ignored for
     /// requests that it cannot handle.
     pub algorithms: BTreeMap<String, String>,
@@ -107,26 +109,6 @@ pub struct Options {
     pub credentials: Option<PathBuf>,
     /// Folder to which the group's last operations are written when it fails.
     pub recorder: Option<PathBuf>,
-}
-
-impl GroupConfig {
-    /// Checks that what the ranks send each other is encrypted where their packets are to be. Errors name what is
-    /// missing.
-    pub(crate) fn check_encryption(&self) -> Result<(), Error> {
-        let options = &self.options;
-        let problem = if !options.encrypt {
-            return Ok(());
-        } else if options.credentials.is_none() {
-            "needs credentials: without them keys and messages between ranks can be read; set NETSUM_CREDENTIALS"
-        } else if options.network == Network::Ucx {
-            "excludes network = ucx, whose messages are not encrypted; use tcp"
-        } else if self.plan.is_some() {
-            "excludes a tree plan, whose streams are not encrypted; use a controller, or neither"
-        } else {
-            return Ok(());
-        };
-        Err(Error::Unsupported(format!("option encrypt = on {problem}")))
-    }
 }
 
 impl Options {
@@ -150,7 +132,7 @@ impl Options {
                     options.scale = factor.filter(usual).ok_or_else(|| wrong(allowed))?;
                 }
                 "encrypt" => {
-                    options.encrypt = flag(value).ok_or_else(|| wrong("on or off"))?;
+                    options.encrypt = on_or_off(value).ok_or_else(|| wrong("on or off"))?;
                 }
                 "max_trees" => {
                     options.max_trees = value.parse().map_err(|_| wrong("a number, 0 for all"))?;
@@ -168,7 +150,10 @@ impl Options {
                         Some(value.parse().map_err(|_| wrong("a number of bytes"))?);
                 }
                 "shared_memory" => {
-                    options.shared_memory = flag(value).ok_or_else(|| wrong("on or off"))?;
+                    options.shared_memory = on_or_off(value).ok_or_else(|| wrong("on or off"))?;
+                }
+                "trusted_network" => {
+                    options.trusted_network = on_or_off(value).ok_or_else(|| wrong("on or off"))?;
                 }
                 "order" => {
                     options.order = match value.as_str() {
@@ -202,17 +187,45 @@ impl Options {
         Ok(options)
     }
 
+    /// Checks that what the ranks send each other is encrypted where their packets are to be. Errors name what is
+    /// missing.
+    pub(crate) fn check_encryption(&self) -> Result<(), Error> {
+        let problem = if !self.encrypt {
+            return Ok(());
+        } else if self.credentials.is_none() {
+            "needs credentials: without them keys and messages between ranks can be read; set NETSUM_CREDENTIALS"
+        } else if self.network == Network::Ucx {
+            "excludes network = ucx, whose messages are not encrypted; use tcp"
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unsupported(format!("option encrypt = on {problem}")))
+    }
+
+    /// Checks that messages of ranks with credentials do not go over a network that protects nothing.
+    pub(crate) fn check_network(&self) -> Result<(), Error> {
+        let exposed = self.network == Network::Ucx && self.credentials.is_some();
+        match exposed && !self.trusted_network {
+            true => Err(Error::Unsupported(
+                "UCX neither encrypts nor authenticates messages, and this rank has credentials; use \
+                 NETSUM_NETWORK=tcp, or, if nobody else reaches UCX's network, NETSUM_TRUSTED_NETWORK=on"
+                    .to_owned(),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The options that must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
         let Options { protocol, tenant, scale, encrypt, max_trees, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
         let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
-        let digest_every = self.digest_every;
+        let Options { digest_every, trusted_network, .. } = self;
         format!(
             "{protocol} tenant={tenant} scale={scale} encrypt={encrypt} max_trees={max_trees} \
              release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
-             network={network:?} \
+             network={network:?} trusted_network={trusted_network} \
              algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?} \
              digest_every={digest_every}"
         )
@@ -233,6 +246,7 @@ impl Default for Options {
             shared_memory: true,
             order: Order::Ranks,
             network: Network::Tcp,
+            trusted_network: false,
             algorithms: BTreeMap::new(),
             link_latency_s: None,
             link_bytes_per_s: None,
@@ -259,7 +273,7 @@ fn algorithms(value: &str) -> Result<BTreeMap<String, String>, String> {
     Ok(all)
 }
 
-fn flag(value: &str) -> Option<bool> {
+fn on_or_off(value: &str) -> Option<bool> {
     match value {
         "on" => Some(true),
         "off" => Some(false),
@@ -308,6 +322,8 @@ mod tests {
         assert!(error("algorithms", "send=ring").contains("allreduce, allgather, broadcast"));
         assert_eq!(parse("network", "ucx").unwrap().network, Network::Ucx);
         assert!(error("network", "rdma").contains("use tcp, ucx"));
+        assert!(parse("trusted_network", "on").unwrap().trusted_network);
+        assert!(error("trusted_network", "yes").contains("use on or off"));
         assert_eq!(parse("order", "hosts").unwrap().order, Order::Hosts);
         assert!(error("order", "any").contains("use ranks or hosts"));
         assert!(error("link_latency_s", "-1").contains("use seconds"));

@@ -53,7 +53,8 @@ impl Group {
             let problem = "a group has a tree plan or a controller, not both; unset one of them";
             return Err(Error::Unsupported(problem.to_owned()));
         }
-        config.check_encryption()?;
+        config.options.check_encryption()?;
+        config.options.check_network()?;
         let (opened, address) = Opened::open(&config)?;
         let opened = Mutex::new(Some(opened));
         let (connected, state) = (ArcSwapOption::empty(), Arc::default());

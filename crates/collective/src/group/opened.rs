@@ -77,6 +77,7 @@ impl Opened {
         let handler = MeshHandler { group, ledger: ledger_of_mesh, events: events_of_mesh, plans };
         membership::check(config, all)?;
         let roster = address::roster(address, all);
+        let ports = ports.map(|ports| ports.secured(listener.streams(&roster)));
         let silence = config.timeout.clamp(SILENCE_MIN, SILENCE_MAX);
         let mut memory = None;
         let meet = || {

@@ -150,7 +150,7 @@ impl PeerLink {
         self.outbox.bytes.load(Ordering::Relaxed)
     }
 
-    /// "TCP", "shared memory".
+    /// "TCP", "TLS", "shared memory".
     pub(super) fn medium(&self) -> &'static str {
         self.connection.medium()
     }

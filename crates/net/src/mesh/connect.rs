@@ -29,6 +29,7 @@ use super::poll::{Interest, poll};
 use super::roster::{Network, Occupant, Roster, SECRET_LEN};
 use super::secure::{Security, check_alike};
 use super::shared_memory::{Rings, SharedMemory};
+use super::streams::Streams;
 use super::tcp::TcpEndpoint;
 use super::tls::TlsStream;
 use super::transport::{Endpoint, Transport};
@@ -52,7 +53,7 @@ pub struct Listener {
     address: SocketAddr,
     network: Network,
     endpoint: Box<dyn Endpoint>,
-    security: Option<Security>,
+    security: Option<Arc<Security>>,
 }
 
 /// What both halves of the set-up need.
@@ -84,12 +85,18 @@ impl Listener {
     /// Makes all connections TLS with these credentials: the other ranks must be workers of the same fabric, and
     /// occupy the seats that they announced. Errors: there is no randomness for a key.
     pub fn secured(self, credentials: Arc<Credentials>) -> Result<Listener, NetError> {
-        Ok(Listener { security: Some(Security::new(credentials)?), ..self })
+        Ok(Listener { security: Some(Arc::new(Security::new(credentials)?)), ..self })
     }
 
     /// Who has this rank's seat, for the other ranks; `None` without credentials.
     pub fn occupant(&self) -> Option<Occupant> {
-        self.security.as_ref().map(Security::occupant)
+        self.security.as_ref().map(|security| security.occupant())
+    }
+
+    /// For further connections between the ranks of `roster`; `None` without credentials.
+    pub fn streams(&self, roster: &Roster) -> Option<Streams> {
+        let security = self.security.clone()?;
+        Some(Streams::new(security, roster))
     }
 
     /// The network's address of this rank, for the other ranks, if the network has addresses of its own.
@@ -126,8 +133,8 @@ impl Listener {
         events: Arc<dyn Events>,
         meet: impl FnOnce() -> Option<(Rings, Vec<u32>)>,
     ) -> Result<Mesh, NetError> {
-        check_alike(self.security.as_ref(), roster)?;
-        let setup = Setup { roster, security: self.security.as_ref(), refused: Mutex::default() };
+        check_alike(self.security.as_deref(), roster)?;
+        let setup = Setup { roster, security: self.security.as_deref(), refused: Mutex::default() };
         let mut streams: Vec<Option<Connection>> = roster.seats.iter().map(|_| None).collect();
         let over = AtomicBool::new(false);
         let (found, finds) = unbounded();
@@ -148,7 +155,7 @@ impl Listener {
             Arc::new(SharedMemory::new(rings, &ranks, streams.len()))
         });
         let carriers = (self.network, local.into_iter().chain([remote]).collect());
-        let revocations = self.security.as_ref().map(Security::revocations);
+        let revocations = self.security.as_deref().map(Security::revocations);
         let start = Mesh::start(roster.rank, streams, carriers, (silence, revocations), events);
         start.map_err(|source| NetError::Thread { name: "netsum-mesh", source })
     }

@@ -12,7 +12,8 @@
 //! `shared_memory` do not. The core (`core`, `outbox`, `mailbox`, `inbound`, `thread`) knows the `Transport` trait
 //! only; `connect` is the only file that names the transports, and `limits` has all numbers.
 //!
-//! If the ranks have credentials, their connections are TLS 1.3 (`secure`, `tls`).
+//! If the ranks have credentials, their connections are TLS 1.3 (`secure`, `tls`), and so are further ones between them
+//! (`streams`).
 //!
 //! Source: the design of Gloo's unbound buffers (tagged messages, full mesh). Differs: bounded memory at the receiver,
 //! errors that name the rank, no connection on first use.
@@ -38,6 +39,7 @@ mod roster;
 mod seats;
 mod secure;
 mod shared_memory;
+mod streams;
 mod tcp;
 mod thread;
 mod tls;
@@ -53,8 +55,11 @@ pub use outbox::{OnSent, Payload};
 pub use receive::{OnReceived, Received, Target, Wanted};
 pub use roster::{Network, Occupant, Roster, SECRET_LEN, Seat};
 pub use shared_memory::Rings;
+pub use streams::{Answering, Streams};
 
 #[cfg(test)]
 mod secure_tests;
+#[cfg(test)]
+pub(crate) mod streams_tests;
 #[cfg(test)]
 mod tests;

@@ -91,7 +91,7 @@ impl World {
         for (from, to) in pairs() {
             let hello = hello(&self.rosters[0], from, to);
             for side in [Side::Caller, Side::Answerer] {
-                let statement = statement(channel, side, &hello).unwrap();
+                let statement = statement(channel, side, &hello[NAMES]).unwrap();
                 proofs.extend(self.known_keys().iter().map(|key| key.prove(&statement)));
             }
         }

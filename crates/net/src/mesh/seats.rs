@@ -35,7 +35,7 @@ pub(super) fn offer(
     rank: u32,
 ) -> io::Result<[u8; OFFER_LEN]> {
     let hello = hello(roster, roster.rank, rank);
-    let proof = key.prove(&statement(channel, Side::Caller, &hello)?);
+    let proof = key.prove(&statement(channel, Side::Caller, &hello[NAMES])?);
     let mut offer = [0; OFFER_LEN];
     offer[..HELLO_LEN].copy_from_slice(&hello);
     offer[HELLO_LEN..].copy_from_slice(&proof);
@@ -53,8 +53,8 @@ pub(super) fn admit(
     let stranger = || io::Error::other("it is not a rank of this group");
     let rank = sender(roster, hello).ok_or_else(stranger)?;
     let seat = &roster.seats[rank as usize];
-    proved(expected(seat, channel)?, &statement(channel, Side::Caller, hello)?, proof)?;
-    let ours = key.prove(&statement(channel, Side::Answerer, hello)?);
+    proved(expected(seat, channel)?, &statement(channel, Side::Caller, &hello[NAMES])?, proof)?;
+    let ours = key.prove(&statement(channel, Side::Answerer, &hello[NAMES])?);
     let mut answer = [0; ANSWER_LEN];
     answer[..SECRET_LEN].copy_from_slice(&seat.secret);
     answer[SECRET_LEN..].copy_from_slice(&ours);
@@ -78,12 +78,12 @@ pub(super) fn confirm(
         return Err(io::Error::other("another process answers at that address"));
     }
     let hello = hello(roster, roster.rank, rank);
-    let statement = statement(channel, Side::Answerer, &hello)?;
+    let statement = statement(channel, Side::Answerer, &hello[NAMES])?;
     proved(expected(&roster.seats[rank as usize], channel)?, &statement, proof)
 }
 
 /// The occupant of a seat. Error: the certificate of the connection is somebody else's.
-fn expected<'a>(seat: &'a Seat, channel: &impl Channel) -> io::Result<&'a Occupant> {
+pub(super) fn expected<'a>(seat: &'a Seat, channel: &impl Channel) -> io::Result<&'a Occupant> {
     let none = || io::Error::other("it has no credentials");
     let (occupant, found) = seat.occupant.as_ref().zip(channel.peer()).ok_or_else(none)?;
     if occupant.identity == found {
@@ -93,7 +93,7 @@ fn expected<'a>(seat: &'a Seat, channel: &impl Channel) -> io::Result<&'a Occupa
     Err(io::Error::other(format!("it is {found}; that rank has announced itself as {wanted}")))
 }
 
-fn proved(occupant: &Occupant, statement: &[u8], proof: &[u8]) -> io::Result<()> {
+pub(super) fn proved(occupant: &Occupant, statement: &[u8], proof: &[u8]) -> io::Result<()> {
     let proof: &[u8; SEAT_PROOF_LEN] = proof.try_into().map_err(io::Error::other)?;
     match is_proof(&occupant.key, statement, proof) {
         true => Ok(()),
@@ -101,20 +101,21 @@ fn proved(occupant: &Occupant, statement: &[u8], proof: &[u8]) -> io::Result<()>
     }
 }
 
+/// Which end of a connection signs.
 #[derive(Clone, Copy)]
-enum Side {
+pub(super) enum Side {
     Caller = 1,
     Answerer = 2,
 }
 
-/// What one side of a connection signs: a value of this connection and of the ranks that the hello names.
-fn statement(
+/// What one side of a connection signs: a value of this connection and of what the hello says.
+pub(super) fn statement(
     channel: &impl Channel,
     side: Side,
-    hello: &[u8; HELLO_LEN],
+    context: &[u8],
 ) -> io::Result<[u8; 1 + EXPORT_LEN]> {
     let mut statement = [side as u8; 1 + EXPORT_LEN];
-    statement[1..].copy_from_slice(&channel.export(&hello[NAMES])?);
+    statement[1..].copy_from_slice(&channel.export(context)?);
     Ok(statement)
 }
 

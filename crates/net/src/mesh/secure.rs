@@ -34,6 +34,14 @@ impl Security {
         Ok(Security { credentials, key: SeatKey::draw()?, generation })
     }
 
+    pub(super) fn credentials(&self) -> &Credentials {
+        &self.credentials
+    }
+
+    pub(super) fn key(&self) -> &SeatKey {
+        &self.key
+    }
+
     /// News of revocations for the connections that this makes.
     pub(super) fn revocations(&self) -> Revocations {
         Revocations::new(self.credentials.clone(), self.generation)
@@ -137,7 +145,7 @@ impl<Data> Channel for ConnectionCommon<Data> {
 }
 
 /// Why a handshake has failed, as a sentence.
-fn reason(error: io::Error, session: &CommonState) -> io::Error {
+pub(super) fn reason(error: io::Error, session: &CommonState) -> io::Error {
     match error.kind() {
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             io::Error::new(io::ErrorKind::TimedOut, "it has not answered in time")

@@ -37,18 +37,18 @@ const SOON: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Authorities of fabric `lab` in a folder, and credentials of theirs.
-struct Place(TempDir);
+pub(super) struct Place(TempDir);
 
 impl Place {
-    fn new() -> Place {
+    pub(super) fn new() -> Place {
         Place(tempfile::tempdir().unwrap())
     }
 
-    fn authority(&self, name: &str) -> Authority {
+    pub(super) fn authority(&self, name: &str) -> Authority {
         Authority::create(&self.0.path().join(name), "lab").unwrap()
     }
 
-    fn issue(&self, authority: &Authority, role: &str) -> Worker {
+    pub(super) fn issue(&self, authority: &Authority, role: &str) -> Worker {
         let identity = Identity::new("lab", role.parse::<Role>().unwrap()).unwrap();
         let folder = self.0.path().join(role.replace('/', "-"));
         let lifetime = Duration::from_secs(3600);
@@ -91,7 +91,7 @@ fn seat(listener: &Listener, number: u8) -> Seat {
     }
 }
 
-fn seats(listeners: &[Listener]) -> Vec<Seat> {
+pub(super) fn seats(listeners: &[Listener]) -> Vec<Seat> {
     listeners.iter().zip(0..).map(|(listener, number)| seat(listener, number)).collect()
 }
 

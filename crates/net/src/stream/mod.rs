@@ -1,15 +1,18 @@
-//! Connections between two ranks as byte streams: over TCP, or through memory that two processes of one host share.
+//! Connections between two ranks as byte streams: over TCP or TLS, or through memory that two processes of one host
+//! share.
 //!
 //! A [`Connection`] hides the medium: one thread reads, one writes.
 
 mod half;
 pub(crate) mod pass;
 mod shared;
+mod tls;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 pub use shared::SharedMemory;
+pub use tls::Tls;
 
 /// Bytes in both directions between two ranks, in order. Reads and writes block; each may be used by one thread at a
 /// time.

@@ -35,7 +35,7 @@ fn pattern(at: usize, len: usize) -> Vec<u8> {
 
 #[test]
 fn streams_carry_bytes_both_ways_in_order() {
-    for (a, b) in [shared(PATIENCE), tcp()] {
+    for (a, b) in [shared(PATIENCE), tcp(), crate::mesh::streams_tests::connected()] {
         // More than a ring holds, in pieces that do not divide it.
         let total = 5_000_011;
         let one_way = |from: Arc<dyn Connection>, to: Arc<dyn Connection>, step: usize| {

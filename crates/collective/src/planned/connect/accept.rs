@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use netsum_net::mesh::Answering;
 use netsum_net::stream::{Connection, SharedMemory};
 
-use super::Connecting;
 use super::hello::{self, HELLO};
+use super::{Connecting, HANDSHAKE, PortAddress};
 use crate::planned::PlannedError;
 use crate::planned::routes::LinkKey;
 
@@ -36,29 +37,26 @@ impl Connecting<'_> {
                 let reason = "it did not connect".to_owned();
                 return Err(self.failed(missing, &what, reason, false));
             }
-            let room = CALLERS_MAX.saturating_sub(callers.len());
             let tcp = std::iter::from_fn(|| self.ports.tcp.accept().ok().map(|(tcp, _)| tcp));
-            callers.extend(tcp.take(room).filter_map(Caller::tcp));
+            callers.extend(tcp.take(CALLERS_MAX).filter_map(|tcp| self.caller(tcp)));
+            // The oldest yield: an honest caller needs a few round trips, and tries again.
+            callers.drain(..callers.len().saturating_sub(CALLERS_MAX));
             let accept_unix = || self.ports.unix.as_ref()?.accept().ok().map(|(unix, _)| unix);
             for unix in std::iter::from_fn(accept_unix).take(CALLERS_MAX) {
                 // Local: a process that connects to this port's name sends its hello immediately.
-                if let Some((hello, memory, unix)) = take_memory(unix, self.timeout) {
-                    self.admit(found, &hello, unix, |_, _| Ok(Arc::new(memory)));
-                }
+                let Some((hello, memory, mut unix)) = take_memory(unix, self.timeout) else {
+                    continue;
+                };
+                self.admit(found, &hello, |_, peer| {
+                    unix.write_all(&peer.secret)?;
+                    Ok(Arc::new(memory))
+                });
             }
             let mut waiting = Vec::new();
             for mut caller in callers {
                 match caller.read_hello() {
-                    HelloProgress::Complete => {
-                        let stream = caller.stream;
-                        let Ok(answering) = stream.try_clone() else { continue };
-                        self.admit(found, &caller.hello, answering, |this, peer_link| {
-                            stream.set_nonblocking(false)?;
-                            this.prepare(&stream, peer_link)?;
-                            Ok(Arc::new(stream))
-                        });
-                    }
-                    HelloProgress::Partial if caller.since.elapsed() < HELLO_TIMEOUT => {
+                    HelloProgress::Complete(hello) => self.admit_caller(found, &hello, caller),
+                    HelloProgress::Partial if caller.since.elapsed() < HANDSHAKE => {
                         waiting.push(caller)
                     }
                     HelloProgress::Partial | HelloProgress::Closed => {}
@@ -69,13 +67,46 @@ impl Connecting<'_> {
         }
     }
 
+    fn caller(&self, stream: TcpStream) -> Option<Caller> {
+        stream.set_nonblocking(true).ok()?;
+        let since = Instant::now();
+        let greeting = match &self.ports.streams {
+            Some(streams) => Greeting::Tls(Box::new(streams.answering(stream, HELLO).ok()?)),
+            None => Greeting::Plain { stream, hello: [0; HELLO], received: 0 },
+        };
+        Some(Caller { greeting, since })
+    }
+
+    fn admit_caller(
+        &self,
+        found: &mut [Option<Arc<dyn Connection>>],
+        hello: &[u8; HELLO],
+        caller: Caller,
+    ) {
+        self.admit(found, hello, |peer_link, peer| match caller.greeting {
+            Greeting::Plain { mut stream, .. } => {
+                stream.set_nonblocking(false)?;
+                stream.write_all(&peer.secret)?;
+                self.prepare(&stream, peer_link)?;
+                Ok(Arc::new(stream))
+            }
+            Greeting::Tls(answering) => {
+                let streams = self.ports.streams.as_ref().expect("it is answered over TLS");
+                let until = caller.since + HANDSHAKE;
+                let (socket, tls) =
+                    answering.admit(streams, peer_link.peer, &peer.secret, until)?;
+                self.prepare(&socket, peer_link)?;
+                Ok(Arc::new(tls))
+            }
+        });
+    }
+
     /// Assigns a caller with a valid hello to the peer link that waits for it.
     fn admit(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
         hello: &[u8; HELLO],
-        mut answering: impl Write,
-        connection: impl FnOnce(&Self, &LinkKey) -> io::Result<Arc<dyn Connection>>,
+        connection: impl FnOnce(&LinkKey, &PortAddress) -> io::Result<Arc<dyn Connection>>,
     ) {
         let own = &self.ports.address.secret;
         let expected = |peer_link: &LinkKey| {
@@ -88,41 +119,59 @@ impl Connecting<'_> {
             return;
         };
         let Some(peer) = self.peers.get(&peer_link.peer) else { return };
-        if answering.write_all(&peer.secret).is_ok() {
-            // If the connection breaks at once, the peer connects again.
-            found[place] = connection(self, peer_link).ok();
+        match connection(peer_link, peer) {
+            Ok(connection) => found[place] = Some(connection),
+            // If the connection has broken, the peer connects again.
+            Err(reason) => {
+                tracing::debug!(rank = peer_link.peer, %reason, "refused a stream of the plan");
+            }
         }
     }
 }
 
 /// A TCP connection whose hello is incomplete.
 struct Caller {
-    stream: TcpStream,
-    hello: [u8; HELLO],
-    received: usize,
+    greeting: Greeting,
     since: Instant,
 }
 
+enum Greeting {
+    Plain { stream: TcpStream, hello: [u8; HELLO], received: usize },
+    Tls(Box<Answering>),
+}
+
 enum HelloProgress {
-    Complete,
+    Complete([u8; HELLO]),
     Partial,
     Closed,
 }
 
 impl Caller {
-    fn tcp(stream: TcpStream) -> Option<Caller> {
-        stream.set_nonblocking(true).ok()?;
-        Some(Caller { stream, hello: [0; HELLO], received: 0, since: Instant::now() })
-    }
-
     fn read_hello(&mut self) -> HelloProgress {
-        match self.stream.read(&mut self.hello[self.received..]) {
-            Ok(0) => return HelloProgress::Closed,
-            Ok(count) => self.received += count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return HelloProgress::Closed,
+        match &mut self.greeting {
+            Greeting::Plain { stream, hello, received } => {
+                match stream.read(&mut hello[*received..]) {
+                    Ok(0) => return HelloProgress::Closed,
+                    Ok(count) => *received += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(_) => return HelloProgress::Closed,
+                }
+                match *received == HELLO {
+                    true => HelloProgress::Complete(*hello),
+                    false => HelloProgress::Partial,
+                }
+            }
+            Greeting::Tls(answering) => match answering.advance() {
+                Ok(Some(hello)) => {
+                    HelloProgress::Complete(hello.try_into().expect("a hello's length was asked"))
+                }
+                Ok(None) => HelloProgress::Partial,
+                Err(reason) => {
+                    tracing::debug!(%reason, "refused a stream of the plan");
+                    HelloProgress::Closed
+                }
+            },
         }
-        if self.received == HELLO { HelloProgress::Complete } else { HelloProgress::Partial }
     }
 }
 
@@ -139,7 +188,6 @@ fn take_memory(
 }
 
 const ACCEPT_TICK: Duration = Duration::from_millis(1);
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The hello is sent together with the memory, in the call after connecting.
 const LOCAL_HELLO_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum number of connections with an incomplete hello.

@@ -1,7 +1,8 @@
-//! The connections of a group's peer links: shared memory on one host, TCP elsewhere.
+//! The connections of a group's peer links: shared memory on one host, TCP elsewhere, or TLS if ranks have credentials.
 //!
 //! The higher rank of a pair connects ([`reach`]) and sends a hello with its identity and the callee's secret
-//! ([`hello`]); the lower one ([`accept`]) answers with the caller's secret. Other connections are refused.
+//! ([`hello`]); the lower one ([`accept`]) answers with the caller's secret. Other connections are refused. With TLS,
+//! each proves its seat besides ([`netsum_net::mesh::Streams`]).
 
 mod accept;
 mod hello;
@@ -166,6 +167,9 @@ pub(super) fn link_names(
     let ends = [vec![gpus[rank]], via, vec![gpus[peer_link.peer]]].concat();
     ends.into_iter().map(|vertex| names[vertex].clone()).collect()
 }
+
+/// Time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
 
 /// Maximum bytes in flight on a slow link: its traffic in this time. More would wait in its queue, in front of the
 /// messages that open the window of the opposite direction: the direction with less in flight would starve.

@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr as UnixAddress, UnixListener};
 
-use netsum_net::mesh::SECRET_LEN;
+use netsum_net::mesh::{SECRET_LEN, Streams};
 use netsum_net::unguessable_name;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,8 @@ pub struct Ports {
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<UnixListener>,
     pub(super) address: PortAddress,
+    /// If ranks have credentials: connections between hosts are TLS.
+    pub(super) streams: Option<Streams>,
 }
 
 impl Ports {
@@ -56,7 +58,12 @@ impl Ports {
         let machine = unix.as_ref().and_then(|_| machine()).unwrap_or_default();
         let tcp = SocketAddr::new(tcp.ip(), port);
         let address = PortAddress { tcp, ways, machine, unix: name, secret };
-        Ok(Ports { tcp: listener, unix, address })
+        Ok(Ports { tcp: listener, unix, address, streams: None })
+    }
+
+    /// Makes TCP connections TLS between the seats of `streams`, if there are credentials.
+    pub fn secured(self, streams: Option<Streams>) -> Ports {
+        Ports { streams, ..self }
     }
 
     /// The address for neighbours.

@@ -12,7 +12,7 @@ use netsum_net::mesh::SECRET_LEN;
 use netsum_net::stream::{Connection, SharedMemory};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Connecting, PortAddress};
+use super::{Connecting, HANDSHAKE, PortAddress};
 use crate::planned::PlannedError;
 use crate::planned::peer_link::is_dead;
 use crate::planned::routes::LinkKey;
@@ -72,6 +72,14 @@ impl Connecting<'_> {
         }
         socket.connect_timeout(&address.into(), left.min(CONNECT_MAX))?;
         let mut stream: TcpStream = socket.into();
+        if let Some(streams) = &self.ports.streams {
+            let (hello, answer) = (self.hello(peer_link, &peer.secret), &self.ports.address.secret);
+            let until = deadline.min(Instant::now() + HANDSHAKE);
+            let settings = stream.try_clone()?;
+            let tls = streams.call(stream, peer_link.peer, &hello, answer, until)?;
+            self.prepare(&settings, peer_link)?;
+            return Ok(Arc::new(tls));
+        }
         stream.set_read_timeout(Some(left))?;
         stream.write_all(&self.hello(peer_link, &peer.secret))?;
         self.expect_answer(&mut stream)?;
