@@ -95,6 +95,8 @@ pub struct Tenant {
     pub packets_per_second: Option<u64>,
     /// Whether the payloads of its jobs' packets are encrypted, also of jobs that do not ask for it.
     pub encrypt: bool,
+    /// Hosts whose certificates suffice to join its jobs.
+    pub hosts: Vec<String>,
 }
 
 impl Tenant {
@@ -109,6 +111,7 @@ impl Tenant {
             rate: None,
             packets_per_second: None,
             encrypt: false,
+            hosts: Vec::new(),
         }
     }
 }
@@ -204,6 +207,13 @@ impl Fabric {
         found.or_else(|| (name == DEFAULT_TENANT).then(|| Tenant::named(name)))
     }
 
+    /// Whether a host's certificate suffices to join jobs of a tenant there. Without tenants in the fabric, all jobs are
+    /// of one.
+    pub fn host_may_join(&self, host: &str, tenant: &str) -> bool {
+        let listed = |found: &Tenant| found.name == tenant && found.hosts.iter().any(|h| h == host);
+        self.tenants.is_empty() || self.tenants.iter().any(listed)
+    }
+
     /// The addresses of all controllers, as clients take them: separated by commas.
     pub fn controllers(&self) -> String {
         let all = std::iter::once(&self.controller).chain(&self.standbys);
@@ -254,8 +264,8 @@ impl Fabric {
             }
         }
         for tenant in &self.tenants {
-            let Tenant { name, jobs, guaranteed, limit, priority, rate, .. } = tenant;
-            let Tenant { packets_per_second, encrypt, .. } = tenant;
+            let Tenant { name, jobs, guaranteed, limit, priority, .. } = tenant;
+            let Tenant { rate, packets_per_second, encrypt, hosts, .. } = tenant;
             writeln!(out, "\n[[tenant]]\nname = \"{name}\"")?;
             if *jobs != u32::MAX {
                 writeln!(out, "jobs = {jobs}")?;
@@ -277,6 +287,10 @@ impl Fabric {
             }
             if *encrypt {
                 writeln!(out, "encrypt = true")?;
+            }
+            if !hosts.is_empty() {
+                let names: Vec<String> = hosts.iter().map(|host| format!("{host:?}")).collect();
+                writeln!(out, "hosts = [{}]", names.join(", "))?;
             }
         }
         Ok(())

@@ -154,6 +154,7 @@ impl Checker<'_> {
             rate,
             packets_per_second: raw.packets_per_second.as_ref().map(|packets| *packets.get_ref()),
             encrypt: raw.encrypt.as_ref().is_some_and(|encrypt| *encrypt.get_ref()),
+            hosts: raw.hosts.iter().map(|host| host.get_ref().clone()).collect(),
             ..unbounded
         })
     }
@@ -233,6 +234,11 @@ impl Checker<'_> {
                 let problem =
                     format!("guaranteed is {}, more than the limit of {limit}", at.get_ref());
                 return Err(self.invalid(at, &entry, problem));
+            }
+            let known = |name: &str| raw.host.iter().any(|host| host.name.get_ref() == name);
+            if let Some(host) = tenant.hosts.iter().find(|host| !known(host.get_ref())) {
+                let problem = format!("there is no host {:?}", host.get_ref());
+                return Err(self.invalid(host, &entry, problem));
             }
         }
         Ok(())

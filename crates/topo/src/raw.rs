@@ -60,6 +60,8 @@ pub(crate) struct RawTenant {
     pub(crate) rate: Option<Spanned<String>>,
     pub(crate) packets_per_second: Option<Spanned<u64>>,
     pub(crate) encrypt: Option<Spanned<bool>>,
+    #[serde(default)]
+    pub(crate) hosts: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]

@@ -171,6 +171,7 @@ priority = 7
 rate = "8Gbit/s"
 packets_per_second = 500000
 encrypt = true
+hosts = ["h1"]
 "#;
 
 #[test]
@@ -184,6 +185,9 @@ fn servers_and_tenants() {
     let research = fabric.tenant("research").unwrap();
     assert_eq!((research.limit, research.rate), (400, Some(Rate(8_000_000_000))));
     assert_eq!((research.packets_per_second, research.encrypt), (Some(500_000), true));
+    let joins = |host, tenant| fabric.host_may_join(host, tenant);
+    assert!(joins("h1", "research") && !joins("h0", "research") && !joins("h1", "default"));
+    assert!(Fabric::parse(&switch, "demo.toml").unwrap().host_may_join("h0", "default"));
     assert_eq!(fabric.tenant("default").unwrap(), Tenant::named("default"));
     assert_eq!(fabric.tenant("nobody"), None);
     let graph = fabric.topology();
@@ -208,6 +212,7 @@ fn servers_and_tenants() {
         ("8Gbit/s", "fast", "10Gbit/s"),
         ("500000", "0", "packets_per_second is 0"),
         ("\n[[host]]", "trusted = true\n\n[[host]]", "\"research\": encrypt is true, and so is"),
+        ("[\"h1\"]", "[\"h1\", \"h9\"]", "tenant \"research\": there is no host \"h9\""),
         ("\"research\"", "\"a/b\"", "tenant \"a/b\": a name has 1 to 63 letters"),
         ("priority = 7\n", "\n[[tenant]]\nname = \"research\"\n", "has the same tenant"),
     ] {

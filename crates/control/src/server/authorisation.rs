@@ -36,8 +36,8 @@ pub(super) enum Request {
     StopJob { job: u32, tenant: Option<String> },
     /// Give a tenant's job a new key.
     RekeyJob { job: u32, tenant: Option<String> },
-    /// Be a rank of a tenant's job, on a host.
-    Join { job: u32, tenant: Option<String>, host: Option<String> },
+    /// Be a rank of a tenant's job, on a host. `listed`: the tenant lets the host's certificate suffice.
+    Join { job: u32, tenant: Option<String>, host: Option<String>, listed: bool },
     /// Be a switch or server.
     Serve { name: String },
 }
@@ -86,7 +86,9 @@ fn allows(role: &Role, request: &Request) -> bool {
             | Request::Join { tenant, .. },
             Role::Tenant(own),
         ) => tenant.as_ref() == Some(own),
-        (Request::Join { host, .. }, Role::Host(own)) => host.as_ref() == Some(own),
+        (Request::Join { host, listed, .. }, Role::Host(own)) => {
+            *listed && host.as_ref() == Some(own)
+        }
         (Request::Serve { name }, Role::Switch(own)) => name == own,
         _ => false,
     }
@@ -105,11 +107,15 @@ impl Request {
             Event::RekeyJob { job, .. } => {
                 Some(Request::RekeyJob { job: *job, tenant: state.tenant_of_job(*job) })
             }
-            Event::WorkerJoined { join, .. } => Some(Request::Join {
-                job: join.job,
-                tenant: state.tenant_of_join(join),
-                host: state.host_of_join(join).map(|host| host.name.clone()),
-            }),
+            Event::WorkerJoined { join, .. } => {
+                let tenant = state.tenant_of_join(join);
+                let host = state.host_of_join(join).map(|host| host.name.clone());
+                let listed = host
+                    .as_deref()
+                    .zip(tenant.as_deref())
+                    .is_some_and(|(host, tenant)| state.fabric().host_may_join(host, tenant));
+                Some(Request::Join { job: join.job, tenant, host, listed })
+            }
             Event::SwitchHello { hello, .. } => Some(Request::Serve { name: hello.name.clone() }),
             _ => None,
         }
@@ -136,7 +142,7 @@ impl Request {
             Request::StopJob { job, tenant } | Request::RekeyJob { job, tenant } => {
                 format!("job {job} of {}", of(tenant))
             }
-            Request::Join { job, tenant, host } => {
+            Request::Join { job, tenant, host, .. } => {
                 format!("job {job} of {} on host {}", of(tenant), host.as_deref().unwrap_or("?"))
             }
             Request::Serve { name } => format!("switch {name}"),
@@ -156,8 +162,12 @@ impl Request {
                 or_operator("tenant", tenant)
             }
             Request::Join { tenant, host: None, .. } => or_operator("tenant", tenant),
-            Request::Join { tenant, host: Some(host), .. } => {
+            Request::Join { tenant, host: Some(host), listed: true, .. } => {
                 format!("{}, or of host/{host}", or_operator("tenant", tenant))
+            }
+            Request::Join { tenant, host: Some(host), listed: false, .. } => {
+                let needed = or_operator("tenant", tenant);
+                format!("{needed}; the tenant does not list host {host:?} in the fabric file")
             }
             Request::Serve { name } => format!("that needs a certificate of switch/{name}"),
         }
@@ -177,7 +187,7 @@ impl std::fmt::Display for Request {
             Request::RekeyJob { job, tenant } => {
                 write!(f, "give job {job} {} a new key", of(tenant))
             }
-            Request::Join { job, tenant, host } => {
+            Request::Join { job, tenant, host, .. } => {
                 write!(f, "join job {job} {}", of(tenant))?;
                 host.as_ref().map_or(Ok(()), |host| write!(f, " on host {host:?}"))
             }
@@ -223,22 +233,23 @@ mod tests {
             Request::RekeyJob { job: 1, tenant: some("a") },
             Request::RekeyJob { job: 1, tenant: some("b") },
             Request::RekeyJob { job: 1, tenant: None },
-            Request::Join { job: 1, tenant: some("a"), host: some("h1") },
-            Request::Join { job: 1, tenant: some("b"), host: some("h0") },
-            Request::Join { job: 1, tenant: None, host: None },
+            Request::Join { job: 1, tenant: some("a"), host: some("h1"), listed: true },
+            Request::Join { job: 1, tenant: some("b"), host: some("h0"), listed: true },
+            Request::Join { job: 1, tenant: some("b"), host: some("h0"), listed: false },
+            Request::Join { job: 1, tenant: None, host: None, listed: false },
             Request::Serve { name: "s0".to_owned() },
             Request::Serve { name: "s1".to_owned() },
         ];
         for (role, allowed) in [
-            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
-            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0]),
-            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]),
-            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
+            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]),
+            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
+            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
             // A name counts for one kind of process only.
-            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
         ] {
             let peer = peer(Certificate::Of(identity(role)));
             let got = requests.each_ref().map(|request| u8::from(check(&peer, request).is_ok()));
@@ -255,7 +266,7 @@ mod tests {
         let words = |request| check(&peer, &request).unwrap_err().to_string();
         let tenant = Some("a".to_owned());
         assert_eq!(
-            words(Request::Join { job: 7, tenant, host: Some("h1".to_owned()) }),
+            words(Request::Join { job: 7, tenant, host: Some("h1".to_owned()), listed: true }),
             "spiffe://lab/host/h0 may not join job 7 of tenant \"a\" on host \"h1\"; that needs a certificate of \
              tenant/a or of an operator, or of host/h1"
         );

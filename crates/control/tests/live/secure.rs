@@ -79,9 +79,10 @@ fn issue(authority: &Authority, folder: &Path, role: &str) -> PathBuf {
     folder
 }
 
-/// The usual fabric with tenants a and b.
+/// The usual fabric with tenants a, whose jobs hosts h0 and h1 may join, and b.
 fn fabric() -> Fabric {
-    let tenants = ["default", "a", "b"].map(Tenant::named).to_vec();
+    let mut tenants = ["default", "a", "b"].map(Tenant::named).to_vec();
+    tenants[1].hosts = ["h0", "h1"].map(str::to_owned).to_vec();
     Fabric { tenants, ..scene::fabric() }
 }
 
@@ -166,6 +167,14 @@ fn workers_join_their_tenants_jobs_or_run_on_their_host() {
             client
         })
         .into();
+    // A host joins jobs of the tenants that list it only.
+    let other = secure.create_job("tenant/b", "b").unwrap();
+    let (_client, notices) = secure.worker("host/h1", join(other, 1));
+    let words = "that needs a certificate of tenant/b or of an operator; the tenant does not list host \"h1\"";
+    match next(&notices) {
+        WorkerNotice::Refused { reason } => assert!(reason.contains(words), "{reason}"),
+        notice => panic!("{notice:?} instead of a refusal"),
+    }
     // The host is that of the address, if the Join names none; an operator may join too.
     let job = secure.create_job("tenant/a", "a").unwrap();
     let unnamed = |rank| pb::Join { host: String::new(), ..join(job, rank) };
