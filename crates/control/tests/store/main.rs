@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "every test uses a part of it")]
 mod etcd;
 mod on_etcd;
+mod over_tls;
 mod suite;
 
 use std::cell::Cell;

@@ -3,7 +3,7 @@
 use std::net::TcpStream;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,8 @@ pub struct EtcdCluster {
     block: Block,
     folder: TempDir,
     extra: Vec<String>,
+    /// The certificates of members and of their clients, if they use TLS.
+    certificates: Option<PathBuf>,
 }
 
 /// A block of loopback addresses that nobody else has; `netsum.fabric.reservations` reserves blocks in the same way.
@@ -43,6 +45,23 @@ impl EtcdCluster {
 
     /// The same, with further options of all members.
     pub fn start_with(count: usize, extra: &[&str]) -> Option<EtcdCluster> {
+        EtcdCluster::start_over(count, extra, |_| None)
+    }
+
+    /// A cluster over TLS, whose members demand certificates of each other and of clients. `certificates`: makes, for
+    /// the addresses of the members, a folder with `ca.pem`, `identity.pem` and `identity-key.pem`.
+    pub fn start_secure(
+        count: usize,
+        certificates: impl FnOnce(&[String]) -> PathBuf,
+    ) -> Option<EtcdCluster> {
+        EtcdCluster::start_over(count, &[], |hosts| Some(certificates(hosts)))
+    }
+
+    fn start_over(
+        count: usize,
+        extra: &[&str],
+        certificates: impl FnOnce(&[String]) -> Option<PathBuf>,
+    ) -> Option<EtcdCluster> {
         let version = Command::new("etcd").arg("--version").stdout(Stdio::null()).status();
         if version.is_err() {
             eprintln!("skipped: etcd is missing; make setup-etcd installs it");
@@ -56,7 +75,10 @@ impl EtcdCluster {
         };
         let extra = extra.iter().map(|option| (*option).to_owned()).collect();
         let (members, folder) = ((0..count).map(|_| None).collect(), folder.unwrap());
-        let mut cluster = EtcdCluster { members, block: Block::reserve(), folder, extra };
+        let block = Block::reserve();
+        let hosts = (1..=count).map(|member| format!("127.{}.9.{member}", block.number));
+        let certificates = certificates(&hosts.collect::<Vec<_>>());
+        let mut cluster = EtcdCluster { members, block, folder, extra, certificates };
         (0..count).for_each(|member| cluster.revive(member));
         cluster.wait_ready();
         Some(cluster)
@@ -80,8 +102,10 @@ impl EtcdCluster {
 
     /// Starts a member, again or for the first time.
     pub fn revive(&mut self, member: usize) {
-        let url =
-            |at: usize, port: u16| format!("http://127.{}.9.{}:{port}", self.block.number, at + 1);
+        let scheme = if self.certificates.is_some() { "https" } else { "http" };
+        let url = |at: usize, port: u16| {
+            format!("{scheme}://127.{}.9.{}:{port}", self.block.number, at + 1)
+        };
         let peers: Vec<String> =
             (0..self.members.len()).map(|at| format!("m{at}={}", url(at, 2380))).collect();
         let process = Command::new("etcd")
@@ -95,10 +119,27 @@ impl EtcdCluster {
             .args(["--initial-cluster", &peers.join(",")])
             .args(["--log-level", "error", "--logger", "zap"])
             .args(&self.extra)
+            .args(self.tls_options())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
         self.members[member] = Some(process.unwrap());
+    }
+
+    fn tls_options(&self) -> Vec<String> {
+        let Some(folder) = &self.certificates else { return Vec::new() };
+        let option = |name: &str, file: &str| format!("--{name}={}", folder.join(file).display());
+        ["", "peer-"]
+            .into_iter()
+            .flat_map(|of| {
+                [
+                    option(&format!("{of}trusted-ca-file"), "ca.pem"),
+                    option(&format!("{of}cert-file"), "identity.pem"),
+                    option(&format!("{of}key-file"), "identity-key.pem"),
+                    format!("--{of}client-cert-auth=true"),
+                ]
+            })
+            .collect()
     }
 
     /// Kills a member.
@@ -134,6 +175,11 @@ impl EtcdCluster {
         let answers = || {
             let mut health = Command::new("etcdctl");
             health.env("ETCDCTL_API", "3").args(["--endpoints", &self.endpoints()]);
+            if let Some(folder) = &self.certificates {
+                health.arg("--cacert").arg(folder.join("ca.pem"));
+                health.arg("--cert").arg(folder.join("identity.pem"));
+                health.arg("--key").arg(folder.join("identity-key.pem"));
+            }
             health.args(["endpoint", "health"]).stdout(Stdio::null()).stderr(Stdio::null());
             match health.status() {
                 Ok(status) => status.success(),
