@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
-use netsum_proto::{DropCounters, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
+use netsum_proto::policer::{Policer, Verdict};
+use netsum_proto::{DropCounters, DropReason, Hops, Lease, LeaseKey, PortId, Secrets, Time};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{JobId, TreeId, seal};
 use rustc_hash::FxHashSet;
@@ -22,7 +23,7 @@ use super::frame;
 use super::leases::{Leases, up_to, v4};
 use super::registers as r;
 use crate::NetError;
-use crate::clock::CpuTime;
+use crate::clock::{Clock, CpuTime};
 use crate::switch::ports::Ports;
 use crate::switch::{Command, SwitchSnapshot};
 use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
@@ -48,6 +49,9 @@ pub(crate) struct Thread {
     packets: Vec<Vec<u8>>,
     /// Keys and packet numbers of trees: the device sees unsealed packets only.
     hops: Hops,
+    /// Rates of tenants: packets that are dropped cost neither a tag nor the device.
+    policer: Policer,
+    clock: Clock,
     drops: DropCounters,
     /// The device's counters at the last reading; they wrap around.
     outcomes: [u32; r::DROPS.len()],
@@ -77,6 +81,8 @@ impl Thread {
             outbound: SendBatch::new(),
             packets: Vec::new(),
             hops: Hops::default(),
+            policer: Policer::new(),
+            clock: Clock::start(),
             drops: DropCounters::default(),
             outcomes,
         })
@@ -104,11 +110,16 @@ impl Thread {
             }
             match self.batch.recv(&self.socket) {
                 Ok(0) => {
+                    self.policer.drained(self.clock.now());
                     self.socket.wait(&self.wake, SLEEP);
                 }
                 Ok(messages) => {
+                    let now = self.clock.now();
+                    if self.policer.is_due(now) {
+                        self.policer.regulate(now, self.socket.backlog());
+                    }
                     for message in 0..messages {
-                        self.take(message)?;
+                        self.take(now, message)?;
                     }
                 }
                 Err(error) => self.receive_failed(&error),
@@ -122,11 +133,14 @@ impl Thread {
     }
 
     /// Passes a datagram's packets to the line of their sender.
-    fn take(&mut self, message: usize) -> Result<(), AcceleratorError> {
+    fn take(&mut self, now: Time, message: usize) -> Result<(), AcceleratorError> {
         let message = self.batch.message(message);
         let (Some(port), SocketAddr::V4(from)) = (self.ports.find(message.from), message.from)
         else {
-            message.packets().for_each(|_| self.drops.count(DropReason::UnknownSender));
+            for place in message.packets() {
+                self.policer.stranger(self.batch.bytes(place).len());
+                self.drops.count(DropReason::UnknownSender);
+            }
             return Ok(());
         };
         let (mut packets, mut bytes) = (0, 0);
@@ -134,12 +148,20 @@ impl Thread {
             let packet = self.batch.bytes_mut(place);
             packets += 1;
             bytes += packet.len() as u64;
+            let ce = match self.policer.admit_packet(now, port, packet) {
+                Verdict::Pass => message.ce,
+                Verdict::Mark => true,
+                Verdict::Drop(reason) => {
+                    self.drops.count(reason);
+                    continue;
+                }
+            };
             let opened = open(&mut self.hops, port, packet);
             let taken =
                 opened.and_then(|packet| Ok((line(&mut self.leases, from, &packet)?, packet)));
             match taken {
                 Ok((line, packet)) => {
-                    let frame = frame::build(from, self.local, message.ce, &packet);
+                    let frame = frame::build(from, self.local, ce, &packet);
                     self.device.arrive(line as u8, &frame)?;
                 }
                 Err(reason) => self.drops.count(reason),
@@ -225,7 +247,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
-                Command::Own(..) => {}
+                Command::Own(job, owner) => self.policer.own(self.clock.now(), job, owner),
                 Command::Install(grant, secrets, _, reply) => {
                     let installed = self.install(grant, secrets.as_ref());
                     let _ = reply.send(installed);
@@ -260,6 +282,7 @@ impl Thread {
     ) -> Result<(), NetError> {
         let Lease::Tree(lease) = lease else { return Err(AcceleratorError::Protocol.into()) };
         self.leases.install(&mut self.device, lease.clone())?;
+        let job = lease.job;
         let lease = lease.map(|address| {
             let (port, new) = self.ports.intern(address);
             if new {
@@ -267,7 +290,9 @@ impl Thread {
             }
             port
         });
-        self.hops.install(&Lease::Tree(lease), secrets);
+        let lease = Lease::Tree(lease);
+        self.policer.lease(self.clock.now(), job, lease.neighbours().into_iter());
+        self.hops.install(&lease, secrets);
         self.forget_ports();
         Ok(())
     }
@@ -278,6 +303,8 @@ impl Thread {
         let addresses = self.leases.iter().flat_map(|entry| entry.neighbours.iter());
         let ports = addresses.filter_map(|address| self.ports.find(SocketAddr::V4(*address)));
         let leased: FxHashSet<PortId> = ports.collect();
+        let jobs = self.leases.iter().map(|entry| entry.key.job).collect();
+        self.policer.retain(&jobs, &leased);
         let outbound = &self.outbound;
         self.ports.retain(&leased, |port| outbound.sent(port.0 as usize));
     }
@@ -302,7 +329,11 @@ impl Thread {
             slots_limit: 0,
             rows_used: 0,
             drops: self.drops.iter().collect(),
-            tenants: Vec::new(),
+            tenants: self
+                .policer
+                .tenants()
+                .map(|(name, counters)| (name.clone(), *counters))
+                .collect(),
             failures: self.outbound.failures(),
             memory_used,
             memory_reserved: memory_used,

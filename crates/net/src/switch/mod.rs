@@ -215,8 +215,7 @@ impl SwitchDriver {
         self.ask(|reply| Command::Install(lease, secrets, first, reply))?
     }
 
-    /// Sets whom the packets of a job count for, before its first lease. Without that, the job stands for itself. An
-    /// accelerator enforces no rates.
+    /// Sets whom the packets of a job count for, before its first lease. Without that, the job stands for itself.
     pub fn own(&self, job: JobId, owner: Owner) -> Result<(), NetError> {
         self.send_command(Command::Own(job, owner))
     }
