@@ -1,5 +1,8 @@
 //! Real handshakes over sockets: the right pair works, everything else is refused with a sentence at both ends.
 
+#[path = "handshakes/probes.rs"]
+mod probes;
+
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
