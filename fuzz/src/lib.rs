@@ -31,6 +31,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     }),
     ("fabric", parsers::fabric),
     ("handover", |bytes| _ = handover::handover(bytes)),
+    ("handshake", netsum_net::fuzzing::mesh_handshake),
     ("identity", parsers::identity),
     ("job_plan", netsum_control::fuzzing::plan),
     ("lease", parsers::lease),

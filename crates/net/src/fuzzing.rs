@@ -26,6 +26,12 @@ pub fn hellos(bytes: &[u8]) {
     assert!(named.is_none_or(|rank| known && (1..4).contains(&rank)), "rank {named:?}");
 }
 
+/// What a process says to a rank that has credentials: in place of TLS, or within it, as a member of the same tenant
+/// that claims another rank's seat. Nobody is let in.
+pub fn mesh_handshake(bytes: &[u8]) {
+    mesh::fuzzing::handshake(bytes);
+}
+
 /// A frame from an accelerator's line: what is taken out of it is built into the same addresses and packet again.
 pub fn accelerator_frame(bytes: &[u8]) {
     let parts = |bytes: &[u8]| -> Option<(SocketAddrV4, SocketAddrV4, Vec<u8>)> {

@@ -6,8 +6,11 @@ use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use netsum_identity::{Authority, Credentials, Identity, Validity, server_name};
+use rustls::ClientConnection;
 
 use super::connect::answer_plainly;
 use super::connection::Connection;
@@ -15,15 +18,21 @@ use super::core::Core;
 use super::error::MeshError;
 use super::events::Events;
 use super::frame::{Channel, HEADER_LEN, Key};
+use super::hello::HELLO_LEN;
 use super::limits::HANDSHAKE;
 use super::mailbox::Match;
 use super::receive::{Slot, Target};
 use super::roster::{Network, Roster, SECRET_LEN, Seat};
+use super::seats;
+use super::secure::Security;
 use super::shared_memory::{CELL, CELLS_LEN, Rings, SharedMemory};
+use super::streams::Streams;
 use super::tcp::TcpEndpoint;
 use super::thread::{Stream, consume};
 use super::transport::{Endpoint, Transport};
 use crate::Buffer;
+use crate::deadline::Timed;
+use crate::stream::Tls;
 
 /// Interprets bytes as what rank 1 sends to rank 0, and as the receives that rank 0 posts meanwhile: per step one byte,
 /// then a frame. However the connection ends, each receive has an outcome.
@@ -101,6 +110,111 @@ pub(crate) fn hello(bytes: &[u8]) {
     let secret = bytes.get(32..32 + SECRET_LEN);
     assert!(taken.is_err() || secret == Some(&[0; SECRET_LEN]), "let in: {taken:?}");
 }
+
+/// Passes bytes to the listeners of a rank with credentials; the first byte selects one, and who sends. Nobody is let in:
+/// neither a stranger without TLS, nor a member with the certificate of all ranks, who knows every secret, has a key of
+/// its own, and changes what an honest rank would say by the bytes.
+pub(crate) fn handshake(bytes: &[u8]) {
+    let Some((&which, bytes)) = bytes.split_first() else { return };
+    let bytes = &bytes[..bytes.len().min(HANDSHAKE_BYTES)];
+    let Ranks { low, thief, roster } = ranks();
+    let (ours, theirs) = UnixStream::pair().expect("this process has descriptors left");
+    let (ours, theirs) = (tcp(ours), tcp(theirs));
+    let until = Instant::now() + HANDSHAKE;
+    std::thread::scope(|scope| {
+        scope.spawn(move || match which & 1 {
+            0 => {
+                let _ = (&theirs).write_all(bytes);
+                let _ = theirs.shutdown(Shutdown::Write);
+            }
+            _ => forge(thief, &theirs, &roster.as_rank(1), bytes),
+        });
+        match which & 2 {
+            0 => {
+                let refused = low.answer(&ours, &roster.as_rank(0), until, (&|| false, HANDSHAKE));
+                assert!(refused.is_err(), "let in to the mesh");
+            }
+            _ => {
+                let streams = Streams::new(low.clone(), &roster.as_rank(0));
+                assert!(answer(&streams, ours, until).is_err(), "let in to a stream");
+            }
+        }
+    });
+}
+
+/// Accepts a stream of rank 1.
+fn answer(streams: &Streams, stream: TcpStream, until: Instant) -> std::io::Result<Tls> {
+    stream.set_nonblocking(true)?;
+    let mut answering = streams.answering(stream, HELLO_LEN).expect("credentials are good");
+    while answering.advance()?.is_none() {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    answering.admit(streams, 1, &[0; SECRET_LEN], until).map(|(_, tls)| tls)
+}
+
+/// What a member says that claims to be rank 1, changed by `bytes`: those before the last are added to the offer, the
+/// last says how much of it is sent.
+fn forge(thief: &Security, stream: &TcpStream, roster: &Roster, bytes: &[u8]) {
+    let session = ClientConnection::new(thief.credentials().rank_client(), server_name());
+    let mut session = session.expect("credentials are good");
+    let mut socket =
+        Timed { stream, until: Instant::now() + HANDSHAKE, stopped: (&|| false, HANDSHAKE) };
+    let said = (|| {
+        while session.is_handshaking() {
+            session.complete_io(&mut socket)?;
+        }
+        let mut offer = seats::offer(thief.key(), &*session, roster, 0)?;
+        let (cut, changes) = bytes.split_last().unwrap_or((&0, &[]));
+        for (byte, change) in offer.iter_mut().zip(changes) {
+            *byte = byte.wrapping_add(*change);
+        }
+        let sent = offer.len() - usize::from(*cut) % offer.len();
+        rustls::Stream::new(&mut session, &mut socket).write_all(&offer[..sent])
+    })();
+    // The other side may have refused already.
+    let _: std::io::Result<()> = said;
+    let _ = stream.shutdown(Shutdown::Write);
+    let _ = std::io::copy(&mut &*stream, &mut std::io::sink());
+}
+
+/// Two ranks of a tenant, and another process of it.
+struct Ranks {
+    low: Arc<Security>,
+    thief: Security,
+    roster: Roster,
+}
+
+impl Roster {
+    fn as_rank(&self, rank: u32) -> Roster {
+        Roster { rank, ..self.clone() }
+    }
+}
+
+fn ranks() -> &'static Ranks {
+    static RANKS: OnceLock<Ranks> = OnceLock::new();
+    RANKS.get_or_init(|| {
+        let name = crate::unguessable_name("netsum-fuzz").expect("there is randomness");
+        let folder = std::env::temp_dir().join(name);
+        let authority = Authority::create(&folder, "lab").expect("the folder can be written");
+        let identity = Identity::new("lab", "tenant/a".parse().expect("it is a role"));
+        let identity = identity.expect("it is a name");
+        let issued = authority.issue(&identity, Validity::lasting(DAY)).expect("it is issued");
+        issued.save(&folder.join("own")).expect("the folder can be written");
+        let credentials = Arc::new(Credentials::open(&folder.join("own")).expect("they are good"));
+        std::fs::remove_dir_all(&folder).expect("the folder is this process's");
+        let security = || Security::new(credentials.clone()).expect("there is randomness");
+        let (low, high, thief) = (Arc::new(security()), security(), security());
+        let mut roster = roster();
+        roster.seats.truncate(2);
+        roster.seats[0].occupant = Some(low.occupant());
+        roster.seats[1].occupant = Some(high.occupant());
+        Ranks { low, thief, roster }
+    })
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// What fits into a socket's buffer.
+const HANDSHAKE_BYTES: usize = 32 << 10;
 
 /// Rank 0 of two, and what it waits for.
 struct Receiver {
