@@ -33,6 +33,7 @@ __all__ = [
     "export_trees",
     "gpu_classes",
     "graph_without",
+    "job_operations",
     "meet",
     "ocs_answer",
     "ocs_check",
@@ -47,6 +48,7 @@ __all__ = [
     "status",
     "stop_job",
     "topology",
+    "training_steps",
     "verify_trees",
     "version",
     "xla_handler",
@@ -306,6 +308,13 @@ def socket_folder() -> Path:
 
 def answer_stacks(socket: int) -> None:
     """Take over a socket whose other end answers each line, a number, with a line of JSON that has it as "id"."""
+
+def job_operations(controller: str, job: int, timeout_s: float, credentials: Path | None = None) -> str:
+    """The last collectives of a job's ranks: JSON of a list of `reports.RankOperations`."""
+
+def training_steps(called: Sequence[tuple[str, int, float, float | None]]) -> str:
+    """The training steps in collectives, oldest first (name and type, bytes, time of the call, time of the end or
+    None): JSON of a list of `reports.TrainingStep`, empty if the calls do not repeat."""
 
 def stop_job(controller: str, job: int, reason: str, timeout_s: float, credentials: Path | None = None) -> None:
     """End a job of the controller at `controller` ("host:port"); its ranks are told `reason`."""

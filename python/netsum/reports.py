@@ -309,6 +309,46 @@ class WorkerTree(TypedDict):
     bytes_rx: int
 
 
+class StepReport(TypedDict):
+    """A rank's training step: medians of the last steps, found by the calls that repeat."""
+
+    seconds: float
+    communicating_s: float
+    """Of it, with a collective in progress."""
+    exposed_s: float
+    """Of this, after the last call of collectives that overlap."""
+    operations: int
+    bytes: int
+
+
+class RecentOperation(TypedDict):
+    """One of a rank's last collectives; `seconds` None: in progress."""
+
+    number: int
+    call: str
+    bytes: int
+    called_unix_s: float
+    seconds: float | None
+
+
+class RankOperations(TypedDict):
+    """A rank's last collectives, oldest first: `netsum.job_operations`."""
+
+    rank: int
+    operations: list[RecentOperation]
+
+
+class TrainingStep(TypedDict):
+    """One training step of a rank: `_core.training_steps`."""
+
+    began_s: float
+    seconds: float
+    communicating_s: float
+    exposed_s: float
+    operations: int
+    bytes: int
+
+
 class WorkerStatistics(TypedDict):
     """A rank's last report."""
 
@@ -322,6 +362,9 @@ class WorkerStatistics(TypedDict):
     silent_trees: list[int]
     unreachable_ranks: list[int]
     stale_messages: int
+    step: StepReport | None
+    recent: list[RecentOperation]
+    """Always empty: `netsum.job_operations` has them."""
 
 
 class RankStatus(TypedDict):

@@ -101,6 +101,18 @@ impl Call {
         Call::Bare { name: "barrier", bytes: 0, elements: Elements::default() }
     }
 
+    /// Name of the operation.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Call::Allreduce { .. } => "allreduce",
+            Call::Reduce { .. } => "reduce",
+            Call::ReduceScatter { .. } => "reduce_scatter",
+            Call::Broadcast { .. } => "broadcast",
+            Call::Allgather { .. } => "allgather",
+            Call::Rooted { name, .. } | Call::Bare { name, .. } => name,
+        }
+    }
+
     /// Bytes of this rank's buffers.
     pub(crate) fn bytes(&self) -> u64 {
         match self {

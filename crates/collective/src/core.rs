@@ -19,7 +19,7 @@ use crate::events::GroupEvents;
 use crate::ledger::Ledger;
 use crate::link_cost::Paces;
 use crate::messages::MessageKind;
-use crate::recorder::{self, Recorded, Recorder, UnrecordedOperations};
+use crate::recorder::{self, Recorded, Recorder, RecorderReport, UnrecordedOperations};
 
 /// The shared state of a group whose mesh is connected.
 pub(crate) struct Core {
@@ -170,6 +170,13 @@ impl Core {
             written_unix_s: unix_s,
             operations: self.recorder.operations(now, unix_s),
         }
+    }
+
+    /// What the controller is told of the last operations.
+    pub(crate) fn recorder_report(&self) -> RecorderReport {
+        let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
+        self.unrecorded.flush_log(&self.ledger, &self.recorder);
+        self.recorder.report(now, unix.unwrap_or(Duration::ZERO).as_secs_f64())
     }
 
     /// Records a failure of an operation or of the group: writes the group's operations to the folder of the options.

@@ -37,6 +37,7 @@ pub mod rendezvous;
 pub mod responder;
 mod shared;
 mod status;
+mod steps;
 mod terms;
 mod work;
 
@@ -53,6 +54,7 @@ pub use netsum_wire::{Dtype, Format, ReduceOp};
 pub use options::{GroupConfig, Options, Order, PROTOCOLS, congestion_rules, networks};
 pub use recorder::{KEPT as RECORDED_MAX, Recorded, RecordedData, RecordedOperation};
 pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, TreeView};
+pub use steps::{Step, training_steps};
 pub use terms::Terms;
 pub use work::Work;
 
@@ -111,6 +113,19 @@ pub fn stragglers(before: &str, now: &str, elapsed_s: f64) -> Result<String, Err
     };
     let found = netsum_control::stragglers_between(&read(before)?, &read(now)?, elapsed_s);
     serde_json::to_string(&found).map_err(|e| Error::Internal(e.to_string()))
+}
+
+/// The last operations of a job's ranks as the controller at `address` has them, as JSON. `credentials`, errors: as
+/// [`controller_status`].
+pub fn job_operations(
+    address: &str,
+    credentials: Option<&Path>,
+    job: u32,
+    timeout: Duration,
+) -> Result<String, Error> {
+    let reply = client::operations(&status::endpoint(address, credentials)?, job, timeout);
+    let reply = reply.map_err(|error| status::controller_error(&error))?;
+    serde_json::to_string(&reply.ranks).map_err(|error| Error::Internal(error.to_string()))
 }
 
 /// The state of the controller at `address`, as JSON. `credentials`: the folder of this process's, if the controller

@@ -12,13 +12,16 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use netsum_control::pb;
 use netsum_net::unguessable_name;
 use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use smallvec::SmallVec;
 
 use crate::Error;
+use crate::call::Call;
 use crate::ledger::Ledger;
+use crate::steps::{Step, training_steps};
 use crate::work::{OperationSummary, Work};
 
 /// A group and its last operations.
@@ -121,6 +124,34 @@ impl Recorder {
         ring.iter().map(line).collect()
     }
 
+    /// The recorded collectives for a report to the controller: the last ones, and the step that they repeat.
+    pub(crate) fn report(&self, now: Instant, unix_s: f64) -> RecorderReport {
+        let ring: Vec<Work> = self.ring.lock().iter().cloned().collect();
+        let mut names = Vec::with_capacity(ring.len());
+        let mut times = Vec::with_capacity(ring.len());
+        let mut recent = VecDeque::with_capacity(REPORTED);
+        for work in &ring {
+            let OperationSummary::Collective(call, number) = work.about() else { continue };
+            let called = unix_s - now.saturating_duration_since(work.called()).as_secs_f64();
+            let seconds = work.ended().map(|ended| (ended - work.called()).as_secs_f64());
+            names.push((call.name(), call.bytes()));
+            times.push((called, seconds.map(|seconds| called + seconds)));
+            if recent.len() == REPORTED {
+                recent.pop_front();
+            }
+            recent.push_back((call, *number, called, seconds));
+        }
+        let operation = |(call, number, called_unix_s, seconds): (&Call, u64, f64, Option<f64>)| {
+            let dtype = call.dtype().map(|dtype| format!(" {}", dtype.name())).unwrap_or_default();
+            let (call, bytes) = (format!("{}{dtype}", call.name()), call.bytes());
+            pb::RecentOperation { number, call, bytes, called_unix_s, seconds }
+        };
+        RecorderReport {
+            step: Step::median(&training_steps(&names, &times)),
+            recent: recent.into_iter().map(operation).collect(),
+        }
+    }
+
     /// Handles a failure of an operation or of the group: writes a dump to the folder of the options. Keeps the first
     /// reason.
     pub(crate) fn note(&self, error: &Error, recorded: impl FnOnce(&str) -> Recorded) {
@@ -142,6 +173,14 @@ impl Recorder {
         // Freed outside of the lock.
         drop(oldest);
     }
+}
+
+/// What the recorder knows of a job, for the controller.
+pub(crate) struct RecorderReport {
+    /// The median of the last training steps.
+    pub(crate) step: Option<Step>,
+    /// The last collectives, oldest first.
+    pub(crate) recent: Vec<pb::RecentOperation>,
 }
 
 /// Completed operations that the recorder does not have yet.
@@ -192,6 +231,8 @@ impl Recorded {
 
 /// Number of operations that a dump has: several training steps, and some hundred kilobytes as JSON.
 pub const KEPT: usize = 512;
+/// Number of operations in a report to the controller, which takes no more.
+const REPORTED: usize = 64;
 /// Version of the file format; a reader refuses others.
 pub(crate) const FORMAT: u32 = 1;
 

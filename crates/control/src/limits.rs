@@ -26,6 +26,10 @@ pub(crate) const ADDRESS_MAX: usize = 80;
 pub(crate) const PLAN_TEXT_MAX: usize = 1 << 16;
 /// Maximum number of pauses in a heartbeat. A worker names its last ones.
 pub(crate) const PAUSES_MAX: usize = 32;
+/// Maximum number of operations in a heartbeat: one second of a training with small steps.
+pub(crate) const RECENT_MAX: usize = 64;
+/// Maximum length in bytes of an operation's name and type.
+pub(crate) const CALL_MAX: usize = 48;
 
 /// Maximum number of leases that a switch names: all trees of all jobs.
 pub(crate) const LEASES_MAX: usize = JOBS_MAX * TREES_MAX as usize;
@@ -88,5 +92,6 @@ pub(crate) const KEPT_PER_RANK: usize = ADDRESS_MAX
     + size_of::<crate::pb::WorkerHeartbeat>()
     + TREES_MAX as usize * (size_of::<crate::pb::WorkerTree>() + size_of::<u32>())
     + RANKS_MAX as usize * size_of::<u32>()
-    + PAUSES_MAX * (size_of::<crate::pb::Pause>() + TEXT_MAX);
-const _: () = assert!(KEPT_PER_RANK < 30 << 10);
+    + PAUSES_MAX * (size_of::<crate::pb::Pause>() + TEXT_MAX)
+    + RECENT_MAX * (size_of::<crate::pb::RecentOperation>() + CALL_MAX);
+const _: () = assert!(KEPT_PER_RANK < 36 << 10);

@@ -45,6 +45,37 @@ fn stragglers(py: Python<'_>, before: &str, now: &str, elapsed_s: f64) -> PyResu
     found.map_err(|error| errors::raise(py, error))
 }
 
+/// The last operations of the ranks of a job, as JSON.
+#[pyfunction]
+#[pyo3(signature = (controller, job, timeout_s, credentials=None))]
+fn job_operations(
+    py: Python<'_>,
+    controller: &str,
+    job: u32,
+    timeout_s: f64,
+    credentials: Option<PathBuf>,
+) -> PyResult<String> {
+    let (timeout, credentials) = (errors::seconds(timeout_s)?, credentials.as_deref());
+    let answer =
+        py.detach(|| netsum_collective::job_operations(controller, credentials, job, timeout));
+    answer.map_err(|error| errors::raise(py, error))
+}
+
+/// A called collective: name and type, bytes, time of the call, and of its end if it has ended.
+type CalledTuple = (String, u64, f64, Option<f64>);
+
+/// The training steps in collectives, oldest first: as JSON a list of `netsum_collective::Step`; "[]" if the calls do
+/// not repeat.
+#[pyfunction]
+fn training_steps(py: Python<'_>, called: Vec<CalledTuple>) -> String {
+    let steps = py.detach(|| {
+        let names: Vec<(&str, u64)> = called.iter().map(|c| (c.0.as_str(), c.1)).collect();
+        let times: Vec<(f64, Option<f64>)> = called.iter().map(|c| (c.2, c.3)).collect();
+        netsum_collective::training_steps(&names, &times)
+    });
+    serde_json::to_string(&steps).expect("steps are plain data")
+}
+
 /// Ends a job of the controller at `controller`; its ranks are told `reason`.
 #[pyfunction]
 #[pyo3(signature = (controller, job, reason, timeout_s, credentials=None))]
@@ -135,6 +166,8 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(ask_process, module)?)?;
     module.add_function(wrap_pyfunction!(socket_folder, module)?)?;
     module.add_function(wrap_pyfunction!(stacks::answer_stacks, module)?)?;
+    module.add_function(wrap_pyfunction!(job_operations, module)?)?;
+    module.add_function(wrap_pyfunction!(training_steps, module)?)?;
     module.add_function(wrap_pyfunction!(stop_job, module)?)?;
     module.add_function(wrap_pyfunction!(rekey_job, module)?)?;
     module.add_function(wrap_pyfunction!(group::explain_hosts, module)?)?;

@@ -35,6 +35,7 @@ use crate::error::of_mesh;
 use crate::events::GroupEvents;
 use crate::messages::MessageKind;
 use crate::queue::OpQueue;
+use crate::recorder::RecorderReport;
 use crate::status::Status;
 use disputes::Disputes;
 
@@ -349,6 +350,14 @@ impl State {
     fn heartbeat(&self) {
         let (Some(client), Some(driver)) = (&self.client, &self.driver) else { return };
         let (sent, received) = self.core.mesh.traffic();
+        let RecorderReport { step, recent } = self.core.recorder_report();
+        let step = step.map(|step| pb::StepReport {
+            seconds: step.seconds,
+            communicating_s: step.communicating_s,
+            exposed_s: step.exposed_s,
+            operations: step.operations,
+            bytes: step.bytes,
+        });
         let group = pb::WorkerHeartbeat {
             host_bytes_tx: sent,
             host_bytes_rx: received,
@@ -357,6 +366,8 @@ impl State {
             plan_epoch: self.plan.as_ref().map_or(0, |plan| plan.0.plan.epoch.into()),
             silent_trees: self.machine.silent_trees().into_iter().map(u32::from).collect(),
             unreachable_ranks: self.lost.clone(),
+            step,
+            recent,
             ..Default::default()
         };
         client.heartbeat(self.status.lock().heartbeat(&driver.stats(), group));

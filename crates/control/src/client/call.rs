@@ -74,6 +74,17 @@ pub fn ask_ranks(
     blocking(controller, "AskRanks", timeout, async |mut client| client.ask_ranks(request).await)
 }
 
+/// The last operations of a job's ranks.
+pub fn operations(
+    controller: &ControllerEndpoint,
+    job: u32,
+    timeout: Duration,
+) -> Result<pb::OperationsReply, ControlError> {
+    blocking(controller, "Operations", timeout, async |mut client| {
+        client.operations(pb::OperationsRequest { job }).await
+    })
+}
+
 /// Ends a job; its workers receive `reason`.
 pub fn stop_job(
     controller: &ControllerEndpoint,

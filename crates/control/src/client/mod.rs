@@ -14,7 +14,9 @@ mod switch;
 mod worker;
 
 pub(crate) use call::{LEADER, MESSAGE_MAX, connect};
-pub use call::{ask_ranks, create_job, fabric, leader, list_jobs, rekey_job, status, stop_job};
+pub use call::{
+    ask_ranks, create_job, fabric, leader, list_jobs, operations, rekey_job, status, stop_job,
+};
 pub use endpoint::ControllerEndpoint;
 pub use host::{choose_host, is_local, local_hosts};
 pub use switch::{LeaseOffer, LeaseTerms, SwitchClient, SwitchNotice};

@@ -1,8 +1,9 @@
 //! Sizes of the messages that come from the network, checked before anything is kept of them.
 
 use crate::limits::{
-    ADDRESS_MAX, BUCKETS_MAX, DROP_REASONS_MAX, EVIDENCE_MAX, JOBS_MAX, LATENESS_MAX, LEASES_MAX,
-    NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX, PLAN_TEXT_MAX, RANKS_MAX, TEXT_MAX, TREES_MAX,
+    ADDRESS_MAX, BUCKETS_MAX, CALL_MAX, DROP_REASONS_MAX, EVIDENCE_MAX, JOBS_MAX, LATENESS_MAX,
+    LEASES_MAX, NAME_MAX, NEIGHBOURS_MAX, PAUSES_MAX, PLAN_TEXT_MAX, RANKS_MAX, RECENT_MAX,
+    TEXT_MAX, TREES_MAX,
 };
 use crate::pb;
 
@@ -56,7 +57,9 @@ impl Bounded for pb::WorkerHeartbeat {
         list("silent_trees", self.silent_trees.len(), TREES_MAX as usize)?;
         list("unreachable_ranks", self.unreachable_ranks.len(), RANKS_MAX as usize)?;
         list("pauses", self.pauses.len(), PAUSES_MAX)?;
-        self.pauses.iter().try_for_each(|pause| text("a pause's text", &pause.what, TEXT_MAX))
+        self.pauses.iter().try_for_each(|pause| text("a pause's text", &pause.what, TEXT_MAX))?;
+        list("recent", self.recent.len(), RECENT_MAX)?;
+        self.recent.iter().try_for_each(|each| text("an operation's call", &each.call, CALL_MAX))
     }
 }
 
@@ -108,10 +111,11 @@ impl Bounded for pb::LeaseAck {
 }
 
 impl pb::WorkerHeartbeat {
-    /// Leaves out what a controller would refuse: older pauses, and the ends of long texts.
+    /// Leaves out what a controller would refuse: older pauses and operations, and the ends of long texts.
     pub(crate) fn within_limits(mut self) -> pb::WorkerHeartbeat {
         self.pauses.drain(..self.pauses.len().saturating_sub(PAUSES_MAX));
         self.pauses.iter_mut().for_each(|pause| shorten(&mut pause.what));
+        self.recent.drain(..self.recent.len().saturating_sub(RECENT_MAX));
         self
     }
 }

@@ -80,6 +80,17 @@ impl State {
             .collect()
     }
 
+    /// The last operations of a job's ranks, as far as they have reported any; `None`: there is no such job.
+    pub fn operations(&self, job: u32) -> Option<Vec<pb::RankOperations>> {
+        let members = (0..).zip(&self.jobs.get(&job)?.members);
+        let reported = members.filter(|(_, member)| !member.statistics.recent.is_empty());
+        let of_rank = |(rank, member): (u32, &std::sync::Arc<Member>)| pb::RankOperations {
+            rank,
+            operations: member.statistics.recent.clone(),
+        };
+        Some(reported.map(of_rank).collect())
+    }
+
     fn switch_status(&self, now_ms: u64, id: NodeId, state: &SwitchState) -> pb::SwitchStatus {
         let address = self.fabric.aggregator_address(self.name(id));
         let host = self.fabric.server(self.name(id)).and_then(|server| self.fabric.host_of(server));
@@ -286,7 +297,19 @@ fn rank_status(rank: u32, member: &Member, topology: &Topology) -> pb::RankStatu
         }
         .to_owned(),
         udp_address: member.udp_address.map(|address| address.to_string()).unwrap_or_default(),
-        statistics: Some(member.statistics.clone()),
+        statistics: Some(statistics(&member.statistics)),
+    }
+}
+
+/// A rank's last report without its operations, which would be most of a status.
+fn statistics(reported: &pb::WorkerHeartbeat) -> pb::WorkerHeartbeat {
+    pb::WorkerHeartbeat {
+        trees: reported.trees.clone(),
+        pauses: reported.pauses.clone(),
+        silent_trees: reported.silent_trees.clone(),
+        unreachable_ranks: reported.unreachable_ranks.clone(),
+        recent: Vec::new(),
+        ..*reported
     }
 }
 

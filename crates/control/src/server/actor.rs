@@ -26,6 +26,8 @@ pub(super) enum Message {
     Ask(u32, u64, oneshot::Sender<Option<Vec<u32>>>),
     /// A request for the jobs, including those that are over or not.
     Jobs(bool, oneshot::Sender<Result<Vec<pb::JobSummary>, Failure>>),
+    /// A request for the last operations of a job's ranks; `None`: there is no such job.
+    Operations(u32, oneshot::Sender<Result<Option<Vec<pb::RankOperations>>, Failure>>),
 }
 
 /// The answer to an event.
@@ -124,6 +126,10 @@ impl Actor {
             Message::Jobs(ended, reply) => {
                 let confirmed = self.engine.confirm();
                 let _ = reply.send(confirmed.map(|()| self.engine.state().job_list(ended)));
+            }
+            Message::Operations(job, reply) => {
+                let confirmed = self.engine.confirm();
+                let _ = reply.send(confirmed.map(|()| self.engine.state().operations(job)));
             }
         }
     }

@@ -135,6 +135,18 @@ impl controller_server::Controller for Service {
         Ok(Response::new(pb::ListJobsReply { jobs }))
     }
 
+    async fn operations(
+        &self,
+        request: Request<pb::OperationsRequest>,
+    ) -> Result<Response<pb::OperationsReply>, Status> {
+        may_look(&request)?;
+        let job = request.into_inner().job;
+        let owner = &self.election.leader_state()?.owner;
+        let found = owner.ask(|reply| Message::Operations(job, reply)).await?.map_err(failed)?;
+        let ranks = found.ok_or_else(|| Status::not_found(format!("there is no job {job}")))?;
+        Ok(Response::new(pb::OperationsReply { ranks }))
+    }
+
     async fn worker_session(
         &self,
         request: Request<Streaming<pb::WorkerReport>>,
