@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster
+.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -52,6 +52,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@command -v slurmd >/dev/null || echo "skipped: tests of jobs under Slurm; make setup-slurm installs it"
 	@command -v lldpd >/dev/null || echo "skipped: tests of discovery in namespaces; make setup-discovery installs lldpd"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
+	@command -v chromium >/dev/null && test -d python/tests/browser/node_modules || echo "skipped: tests of the dashboard's page; make setup-browser installs their tools"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
 	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
@@ -201,6 +202,17 @@ setup-loss: ## iptables, from apt if this is root; without it tests on the fabri
 setup-wireshark: ## tshark and dumpcap, from apt if this is root; without them tests of the dissector and of captures are left out
 	@command -v tshark >/dev/null || { test $$(id -u) = 0 && DEBIAN_FRONTEND=noninteractive apt-get install -y -q tshark >/dev/null; } || \
 	{ echo "tshark is missing: install it with your system's packages"; exit 1; }
+
+setup-browser: $(STAMPS)/tools ## Chromium from apt if this is root, Playwright, axe-core; without them tests of the dashboard's page are left out
+	@command -v chromium >/dev/null && command -v npm >/dev/null || \
+	{ test $$(id -u) = 0 && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core npm >/dev/null; } || \
+	{ echo "chromium or npm is missing: install them with your system's packages"; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-browser.txt
+	npm ci --silent --no-audit --no-fund --prefix python/tests/browser
+
+vendor: ## bundle the libraries of the dashboard's page anew, into python/netsum/dashboard/page
+	npm ci --silent --no-audit --no-fund --prefix python/tests/browser
+	npm run --silent bundle --prefix python/tests/browser
 
 setup-metrics: ## Prometheus and promtool, from apt if this is root; without them tests of metrics, alerts and dashboards are left out
 	@command -v promtool >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends prometheus >/dev/null; } || \

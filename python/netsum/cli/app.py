@@ -12,6 +12,7 @@ from netsum.cli import (
     bench,
     ca,
     capture,
+    dashboard,
     demo,
     doctor,
     explain,
@@ -30,6 +31,7 @@ from netsum.cli import (
     why,
 )
 from netsum.cli.output import errors
+from netsum.dashboard.errors import DashboardError
 from netsum.demo.errors import DemoError
 from netsum.diagnosis.asking import WhyError
 from netsum.fabric.errors import FabricError
@@ -59,6 +61,7 @@ app.command("recorder")(recorder.recorder)
 app.command("top")(top.top)
 app.command("why")(why.why)
 app.command("capture")(capture.capture)
+app.command("dashboard")(dashboard.dashboard)
 app.command("metrics")(metrics.metrics)
 app.add_typer(tools.app, name="tools")
 app.command("version")(version.version)
@@ -67,6 +70,7 @@ app.command("version")(version.version)
 REPORTED = (
     BenchError,
     CredentialsError,
+    DashboardError,
     DemoError,
     FabricError,
     MetricsError,

@@ -1,20 +1,27 @@
 """`netsum demo`."""
 
+import contextlib
 import importlib.util
 import json
+import webbrowser
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from netsum import private
 from netsum._core import PROTOCOLS
+from netsum.cli.dashboard import page_of
 from netsum.cli.output import console, errors, print_json, stop_on_termination
 from netsum.demo import report, session
 from netsum.demo.errors import DemoError
 from netsum.demo.result import complaints, summarize
 from netsum.demo.show import Terminal, tables
 from netsum.demo.workloads import CHARACTERS, DIGITS
+from netsum.fabric.local import LocalFabric
 
 
 def demo(
@@ -27,6 +34,7 @@ def demo(
         int | None, typer.Option(min=3, max=200, help="parts of the training [12; 20 with kills; with --fsdp 8; 12]")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON, the rest to stderr")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard", help="show the fabric in the browser meanwhile")] = False,
     out: Annotated[Path, typer.Option(help="folder for report.html, result.json and logs")] = Path("out/demo"),
 ) -> None:
     """Train LeNet-5, or a sharded GPT, on a local fabric of four switches, and on Gloo for comparison."""
@@ -41,7 +49,8 @@ def demo(
     screen = errors if as_json else console
     terminal = Terminal(screen, workload)
     try:
-        outcome = session.run(out, passes, kill_switch, terminal, protocol, workload)
+        shown = partial(_show, screen) if dashboard else session.unseen
+        outcome = session.run(out, passes, kill_switch, terminal, protocol, workload, shown)
     finally:
         terminal.close()
     result = summarize(outcome)
@@ -56,3 +65,17 @@ def demo(
         print_json(result)
     if broken:
         raise DemoError("; ".join(broken))
+
+
+@contextlib.contextmanager
+def _show(screen: Console, fabric: LocalFabric) -> Iterator[None]:
+    """The page of `netsum dashboard` for a fabric, as long as it runs."""
+    settings = fabric.environment()
+    page = page_of(settings["NETSUM_CONTROLLER"], Path(settings["NETSUM_CREDENTIALS"]))
+    page.start()
+    screen.print(f"dashboard: {page.url}", highlight=False, soft_wrap=True)
+    webbrowser.open(page.url)
+    try:
+        yield
+    finally:
+        page.stop()

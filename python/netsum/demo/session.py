@@ -1,5 +1,6 @@
 """The whole demo: a fabric, the trainings, and their results."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,6 +64,15 @@ class Viewer:
         """A switch was killed or started."""
 
 
+Shown = Callable[[LocalFabric], contextlib.AbstractContextManager[None]]
+"""Shows a fabric as long as it runs."""
+
+
+def unseen(_: LocalFabric) -> contextlib.AbstractContextManager[None]:
+    """Shows nothing."""
+    return contextlib.nullcontext()
+
+
 def run(
     out: Path,
     epochs: int,
@@ -70,13 +80,14 @@ def run(
     viewer: Viewer,
     protocol: str = "panama",
     workload: Workload = DIGITS,
+    shown: Shown = unseen,
 ) -> Outcome:
     """Run the demo. Raises DemoError or FabricError; all processes are stopped in either case."""
     description = demo_description()
     kills = demo_kills() if kill_switch else []
     killed: Record | None = None
     fault_events: list[tuple[float, str]] = []
-    with temporary(description) as fabric:
+    with temporary(description) as fabric, shown(fabric):
         viewer.phase(f"netsum, protocol {protocol}: {workload.title} through {parts(description)}")
         plain, meter, _ = _train_on_fabric(fabric, out / "netsum", workload, epochs, [], viewer, protocol)
         if kill_switch:

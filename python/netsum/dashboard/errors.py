@@ -1,0 +1,5 @@
+"""Errors of the dashboard."""
+
+
+class DashboardError(Exception):
+    """The page cannot be served; the message says why and what to do."""
