@@ -10,6 +10,7 @@
 
 pub mod aggregation;
 mod calendar;
+pub mod capture;
 pub mod config;
 pub mod error;
 pub mod faults;

@@ -285,7 +285,7 @@ fn files(seed: u64, kind: &str, format: Format) -> Vec<(String, Vec<u8>)> {
     (config.seed, config.format) = (seed, format);
     let text = toml::to_string_pretty(&config).unwrap();
     let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
-    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let mut files: Vec<(String, Vec<u8>)> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap())
@@ -344,10 +344,11 @@ fn an_interrupted_run_leaves_tables() {
         config.format = format;
         // Progress is reported at each 200th of the run, and possibly more often.
         let until_ps = 1_002_000_000_000 / 200 * 4;
-        let error = run::run(&config, built, folder.path(), |p| match p.done_ps != until_ps {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
-        });
+        let error =
+            run::run(&config, built, folder.path(), None, |p| match p.done_ps != until_ps {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            });
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("interrupted after 20"), "{error}");
         assert!(!folder.path().join("summary.json").exists());
@@ -410,7 +411,7 @@ fn layers_overlap_with_computing() {
         let (config, built) =
             parse(&text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
         let folder = tempfile::tempdir().unwrap();
-        run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+        run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
         let steps = std::fs::read_to_string(folder.path().join("steps.csv")).unwrap();
         steps.trim_end().rsplit(',').next().unwrap().parse().unwrap()
     };
@@ -447,7 +448,7 @@ fn jobs_arrive_and_leave() {
     assert!((0.15..0.45).contains(&load), "a load of {load}");
     let count = built.jobs.len();
     let folder = tempfile::tempdir().unwrap();
-    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let table = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
     assert_eq!(table("jobs.csv").lines().count(), count + 1, "every job ends");
     assert_eq!(table("steps.csv").lines().count(), 4 * count + 1);
@@ -471,7 +472,7 @@ fn unfinished_jobs_are_counted() {
         let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
         let count = if standing { 2 } else { built.jobs.len() };
         let folder = tempfile::tempdir().unwrap();
-        run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+        run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
         let read = |name| std::fs::read_to_string(folder.path().join(name)).unwrap();
         let left = count + 1 - read("jobs.csv").lines().count();
         assert!(left >= least && read("jobs.csv").lines().count() > 1, "{left} of {count} jobs");
@@ -503,7 +504,7 @@ fn a_switch_with_one_link_is_no_host() {
     let hosts: Vec<&str> = built.topology.hosts().map(|host| built.topology.name(host)).collect();
     assert_eq!(hosts, ["gpu", "cpu"]);
     assert_eq!(built.flows.len(), 2);
-    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let summary = std::fs::read_to_string(folder.path().join("summary.json")).unwrap();
     let summary: String = summary.split_whitespace().collect();
     assert!(summary.contains("\"hosts\":[\"gpu\",\"cpu\"]"), "{summary}");

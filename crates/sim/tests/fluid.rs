@@ -122,7 +122,7 @@ fn one_link_matches_processor_sharing() {
 fn flows_csv(text: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (config, built) = parse(text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
-    run::run(&config, built, folder.path(), |_| ControlFlow::Continue(())).unwrap();
+    run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
     std::fs::read_to_string(folder.path().join("flows.csv")).unwrap()
 }
 

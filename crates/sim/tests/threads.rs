@@ -15,7 +15,7 @@ fn files(text: &str, folder: &Path, threads: u16) -> BTreeMap<String, Vec<u8>> {
     let (mut config, built) = parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}"));
     config.threads = threads;
     let out = tempfile::tempdir().unwrap();
-    run::run(&config, built, out.path(), |_| ControlFlow::Continue(())).unwrap();
+    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
         let file = file.unwrap();
         (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())

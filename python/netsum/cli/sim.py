@@ -31,6 +31,9 @@ def run(
     threads: Annotated[
         int | None, typer.Option(min=1, help="of the run; the results are the same [what the file says, or 1]")
     ] = None,
+    pcapng: Annotated[
+        Path | None, typer.Option(help="also write the packets of aggregation here, for Wireshark; takes one thread")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
 ) -> None:
     """Run one configuration; tables are written to the folder while it runs, the report at the end."""
@@ -55,6 +58,7 @@ def run(
             folder,
             format=table_format,
             threads=threads,
+            pcapng=pcapng,
             progress=on_progress,
             notes=lambda note: errors.print(note, highlight=False),
         )

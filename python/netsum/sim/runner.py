@@ -44,6 +44,7 @@ def run(
     *,
     format: str | None = None,
     threads: int | None = None,
+    pcapng: Path | str | None = None,
     progress: Callable[[Progress], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> Result:
@@ -51,12 +52,13 @@ def run(
 
     Files named in a dictionary are relative to the working directory. format: of the tables, "csv" or "parquet",
     overriding the configuration. threads: upper limit for the run, overriding the configuration; the results do not
-    depend on it. progress and notes are called from this thread. An interrupted run leaves complete tables up to the
-    interruption; the KeyboardInterrupt carries a note with its time. Raises SimError if the configuration is rejected,
-    with file, line and reason and without touching `out`, or if the run fails.
+    depend on it. pcapng: a file for the packets of aggregation, for Wireshark; the run then has one thread. progress
+    and notes are called from this thread. An interrupted run leaves complete tables up to the interruption; the
+    KeyboardInterrupt carries a note with its time. Raises SimError if the configuration is rejected, with file, line
+    and reason and without touching `out`, or if the run fails.
     """
     _check_options(format, threads)
-    return start(config, Path(out), format=format, threads=threads, progress=progress, notes=notes)
+    return start(config, Path(out), format=format, threads=threads, pcapng=pcapng, progress=progress, notes=notes)
 
 
 def start(
@@ -65,6 +67,7 @@ def start(
     *,
     format: str | None = None,
     threads: int | None = None,
+    pcapng: Path | str | None = None,
     progress: Callable[[Progress], None] | None = None,
     notes: Callable[[str], None] | None = None,
     started: Callable[[subprocess.Popen[str]], None] | None = None,
@@ -85,6 +88,7 @@ def start(
         command = [str(binaries.find(SIMULATOR)), "run", str(path), "--out", str(out), "--progress-json"]
         command += ["--format", format] if format else []
         command += ["--threads", str(threads)] if threads is not None else []
+        command += ["--pcapng", str(pcapng)] if pcapng is not None else []
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
             if started:

@@ -1,7 +1,7 @@
 //! All nodes and workers of one protocol on the simulated network.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use netsum_proto::handover::resolve;
 use netsum_proto::operations::{Fragments, Submission};
@@ -15,12 +15,16 @@ use super::panama::UDP_BYTES;
 use super::payload::Payload;
 use super::protocol::{Header, Owned, Protocol};
 use super::{Done, NODE, Violation, WORKER};
+use crate::capture::{Capture, Place, SERVER_PORT, SWITCH_PORT, worker_port};
 use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
 use crate::timer::Timer;
 
 /// Callback for every accepted result: job, rank, operation, first element, payload.
 pub type Inspector<T> = Box<dyn FnMut(u32, u32, u64, u64, &T) + Send>;
+
+/// A capture to which the machines of all protocols write.
+pub type SharedCapture = Arc<Mutex<Capture>>;
 
 pub(super) struct WorkerState<R: Protocol> {
     pub machine: R::Worker,
@@ -87,6 +91,7 @@ pub(crate) struct Residents<R: Protocol> {
     pub(super) done: Vec<Done>,
     violations: Vec<Violation>,
     inspector: Option<Inspector<Owned<R>>>,
+    capture: Option<SharedCapture>,
 }
 
 impl<R: Protocol> Machines<R> {
@@ -102,6 +107,11 @@ impl<R: Protocol> Machines<R> {
     /// Shows every accepted result to `inspector`.
     pub fn inspect(&mut self, inspector: Inspector<Owned<R>>) {
         self.on_hosts().inspector = Some(inspector);
+    }
+
+    /// Records every packet that arrives at a machine.
+    pub(super) fn capture(&mut self, capture: &SharedCapture) {
+        self.residents.iter_mut().for_each(|each| each.capture = Some(Arc::clone(capture)));
     }
 
     /// The machines of the region that contains the hosts: its workers.
@@ -268,6 +278,7 @@ impl<R: Protocol> Residents<R> {
             done: Vec::new(),
             violations: Vec::new(),
             inspector: None,
+            capture: None,
         }
     }
 
@@ -283,6 +294,9 @@ impl<R: Protocol> Residents<R> {
     /// Handles a packet that has reached the end of its path.
     #[inline]
     pub(super) fn on_packet(&mut self, net: &mut Region, packet: &Packet) {
+        if let Some(capture) = &self.capture {
+            self.record(net, packet, capture);
+        }
         match self.ends[packet.flow as usize] {
             End::Node { node, from } => {
                 self.unused.push(packet.seq);
@@ -299,6 +313,33 @@ impl<R: Protocol> Residents<R> {
             }
             End::Nowhere => self.unused.push(packet.seq),
         }
+    }
+
+    #[cold]
+    fn record(&self, net: &Region, packet: &Packet, capture: &SharedCapture) {
+        let place = |end: End, (node, is_host): (u32, bool)| {
+            let port = match end {
+                End::Worker(worker) => worker_port(worker),
+                _ if is_host => SERVER_PORT,
+                _ => SWITCH_PORT,
+            };
+            Place { node, port }
+        };
+        let [from, to] = net.path_ends(packet.flow);
+        // Paths are added in pairs (`add_way`): the end of the way back is where the packet comes from.
+        let [back, on] = [packet.flow ^ 1, packet.flow].map(|path| self.ends[path as usize]);
+        let (header, _) = &self.in_flight[packet.seq as usize];
+        let mut content = vec![0; Header::<R>::LEN];
+        header.write(&mut content);
+        let len = content.len() + header.payload_len();
+        let mut capture = capture.lock().unwrap_or_else(PoisonError::into_inner);
+        capture.packet(
+            net.now_ps(),
+            [place(back, from), place(on, to)],
+            packet.ce(),
+            &content,
+            len,
+        );
     }
 
     /// Frees the content of a packet that the network lost.

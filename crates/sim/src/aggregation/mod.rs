@@ -16,7 +16,7 @@ use crate::network::{Crossing, Network, NetworkEvent, Region};
 use crate::packet::{self, Packet};
 use crate::timer::CLASS;
 
-pub use machines::{Inspector, Machines};
+pub use machines::{Inspector, Machines, SharedCapture};
 pub use panama::{OVERHEAD_BYTES, Panama, TreeConfig};
 pub use payload::{Counts, FORMAT, Payload, value};
 pub use pools::{PoolConfig, Pools};
@@ -90,6 +90,13 @@ impl<P: Payload> Aggregation<P> {
             memory_bytes,
             sharing: SlotSharing::default(),
         }
+    }
+
+    /// Records every packet that arrives at a worker, a switch or a server.
+    pub fn capture(&mut self, capture: &SharedCapture) {
+        self.trees.capture(capture);
+        self.slots.capture(capture);
+        self.pools.capture(capture);
     }
 
     /// A switch fails: its leases and sums are lost.

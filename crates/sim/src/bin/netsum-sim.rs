@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
-use netsum_sim::config::{self, Config, Format};
+use netsum_sim::config::{self, Config, Format, SchemeKind};
 use netsum_sim::run::{self, RunError};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -41,6 +41,9 @@ enum Command {
         /// Maximum number of threads, in place of the configured one; the results are the same.
         #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
         threads: Option<u16>,
+        /// Write the packets of aggregation into this pcapng file, for Wireshark; the run then has one thread.
+        #[arg(long)]
+        pcapng: Option<PathBuf>,
         /// Report progress as lines of JSON on standard error.
         #[arg(long)]
         progress_json: bool,
@@ -50,12 +53,12 @@ enum Command {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Check { config } => check(&config),
-        Command::Run { config, out, format, threads, progress_json } => {
+        Command::Run { config, out, format, threads, pcapng, progress_json } => {
             let adjust = |config: &mut Config| {
                 config.format = format.unwrap_or(config.format);
                 config.threads = threads.unwrap_or(config.threads);
             };
-            simulate(&config, &out, adjust, progress_json)
+            simulate(&config, &out, pcapng.as_deref(), adjust, progress_json)
         }
     };
     match outcome {
@@ -99,9 +102,18 @@ fn watch_signals() -> std::io::Result<Arc<AtomicBool>> {
     Ok(wanted)
 }
 
-fn simulate(path: &Path, out: &Path, adjust: impl Fn(&mut Config), json: bool) -> Outcome {
+fn simulate(
+    path: &Path,
+    out: &Path,
+    pcapng: Option<&Path>,
+    adjust: impl Fn(&mut Config),
+    json: bool,
+) -> Outcome {
     let (mut config, built) = config::load(path).map_err(|error| (REFUSED, error.to_string()))?;
     adjust(&mut config);
+    if pcapng.is_some() && config.scheme.kind == SchemeKind::Fluid {
+        return Err((REFUSED, "--pcapng: scheme \"fluid\" has no packets".to_owned()));
+    }
     let stop = watch_signals().map_err(|error| (FAILED, error.to_string()))?;
     if json {
         let line = serde_json::json!({ "notes": built.notes });
@@ -111,7 +123,7 @@ fn simulate(path: &Path, out: &Path, adjust: impl Fn(&mut Config), json: bool) -
     }
     let start = Instant::now();
     let bar = std::io::stderr().is_terminal() && !json;
-    let ended = run::run(&config, built, out, |progress| {
+    let ended = run::run(&config, built, out, pcapng, |progress| {
         let elapsed_s = start.elapsed().as_secs_f64();
         let share = progress.done_ps as f64 / progress.total_ps as f64;
         let left_s = elapsed_s * (1.0 - share) / share.max(1e-9);

@@ -146,6 +146,15 @@ impl Region {
         self.balance
     }
 
+    /// The node where a path begins and whether it is a host, and the same of its end.
+    pub(crate) fn path_ends(&self, path: u32) -> [(u32, bool); 2] {
+        let path = &self.paths[path as usize];
+        let (first, last) = (path[0], path[path.len() - 1]);
+        let start = self.links[(first ^ 1) as usize].to;
+        let (first, last) = (&self.links[first as usize], &self.links[last as usize]);
+        [(start, first.state & FROM_HOST != 0), (last.to, last.state & TO_HOST != 0)]
+    }
+
     /// First link of a path.
     #[inline]
     pub fn path_start(&self, path: u32) -> u32 {

@@ -10,11 +10,14 @@ mod tables;
 
 use std::io;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use netsum_topo::NodeId;
 use pace::Pace;
 
+use crate::aggregation::SharedCapture;
+use crate::capture::Capture;
 use crate::config::{Built, Config, SchemeKind};
 use crate::job::{JobSpec, Scheme};
 use crate::partition::Threads;
@@ -48,6 +51,14 @@ pub enum RunError {
         /// The system's reason.
         source: io::Error,
     },
+    /// The capture could not be written.
+    #[error("cannot write the packets into {file}: {source}")]
+    Capture {
+        /// Where.
+        file: String,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The progress callback ended the run.
     #[error("interrupted after {at_us:.3} µs of simulated time; the tables in {folder} end there")]
     Interrupted {
@@ -72,20 +83,23 @@ pub enum RunError {
 
 /// Runs a configuration into `folder`, which is created if necessary; results of an earlier run are replaced.
 /// `summary.json` is written last: if it exists, the run is complete. `progress` decides whether to continue; if not,
-/// the tables contain the results so far.
+/// the tables contain the results so far. `capture`: a pcapng file for the packets of aggregation; the run then has one
+/// thread.
 pub fn run(
     config: &Config,
     built: Built,
     folder: &Path,
+    capture: Option<&Path>,
     progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
-    paced(config, built, folder, Pace::default(), progress)
+    paced(config, built, folder, capture, Pace::default(), progress)
 }
 
 fn paced(
     config: &Config,
     built: Built,
     folder: &Path,
+    capture: Option<&Path>,
     mut pace: Pace,
     mut progress: impl FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<(), RunError> {
@@ -98,7 +112,14 @@ fn paced(
         stopped_ps = next.is_break().then_some(p.done_ps);
         next
     };
-    let outcome = all(config, &built, &mut tables, &mut summary, &mut pace, &mut on);
+    let outcome = match capture.map(|path| Recording::create(path, &built)).transpose() {
+        Ok(recording) => {
+            let source = Source { config, built: &built, recording: recording.as_ref() };
+            let outcome = all(&source, &mut tables, &mut summary, &mut pace, &mut on);
+            outcome.and_then(|()| recording.map_or(Ok(()), Recording::finish))
+        }
+        Err(failure) => Err(failure),
+    };
     // Tables of a failed run are readable too.
     tables.finish().map_err(write)?;
     outcome.map_err(|error| match error {
@@ -117,14 +138,47 @@ fn paced(
 /// Receives the progress of a run and decides whether to continue.
 type OnProgress<'a> = &'a mut dyn FnMut(Progress) -> ControlFlow<()>;
 
+/// What a run simulates.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    config: &'a Config,
+    built: &'a Built,
+    recording: Option<&'a Recording>,
+}
+
+/// The capture of a run.
+struct Recording {
+    path: PathBuf,
+    capture: SharedCapture,
+}
+
+impl Recording {
+    fn create(path: &Path, built: &Built) -> Result<Recording, Failure> {
+        let graph = &built.topology;
+        let names = graph.nodes().map(|(_, node)| node.name.clone()).collect();
+        let capture = Capture::create(path, names).map_err(|source| capture_error(path, source))?;
+        Ok(Recording { path: path.to_owned(), capture: Arc::new(Mutex::new(capture)) })
+    }
+
+    fn finish(self) -> Result<(), Failure> {
+        let capture = Arc::into_inner(self.capture).expect("simulations are over");
+        let capture = capture.into_inner().unwrap_or_else(PoisonError::into_inner);
+        capture.finish().map(drop).map_err(|source| capture_error(&self.path, source))
+    }
+}
+
+fn capture_error(path: &Path, source: io::Error) -> Failure {
+    Failure::Run(RunError::Capture { file: path.display().to_string(), source })
+}
+
 fn all(
-    config: &Config,
-    built: &Built,
+    source: &Source<'_>,
     tables: &mut Tables,
     summary: &mut Summary,
     pace: &mut Pace,
     progress: OnProgress,
 ) -> Result<(), Failure> {
+    let Source { config, built, .. } = *source;
     let parts: &[Part] = match config.scheme.kind {
         SchemeKind::Fluid => {
             return Ok(fluid::run(config, built, tables, summary, pace, progress)?);
@@ -140,7 +194,7 @@ fn all(
             next = progress(Progress { done_ps, total_ps, ..p });
             next
         };
-        one(config, built, part, tables, summary, pace, &mut on)?;
+        one(source, part, tables, summary, pace, &mut on)?;
         if next.is_break() {
             break;
         }
@@ -178,14 +232,14 @@ impl From<io::Error> for Failure {
 }
 
 fn one(
-    config: &Config,
-    built: &Built,
+    source: &Source<'_>,
     part: Part,
     tables: &mut Tables,
     summary: &mut Summary,
     pace: &mut Pace,
     progress: OnProgress,
 ) -> Result<(), Failure> {
+    let Source { config, built, recording } = *source;
     let memory = config.switch.memory.0.0;
     let in_switches = |(_, job): &(String, JobSpec)| !matches!(job.scheme, Scheme::Hosts { .. });
     let sums = part != Part::Flows && built.jobs.iter().any(in_switches);
@@ -195,10 +249,18 @@ fn one(
         built.tcp,
         config.seed,
         memory,
-        Threads { count: config.threads.into(), sums },
+        // Packets are recorded in the order of their times.
+        if recording.is_some() {
+            Threads::ONE
+        } else {
+            Threads { count: config.threads.into(), sums }
+        },
     );
     let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
     simulation.aggregation().sharing = built.sharing;
+    if let Some(recording) = recording {
+        simulation.aggregation().capture(&recording.capture);
+    }
     if config.checked {
         simulation.check();
     }
@@ -338,7 +400,7 @@ links = ["rack0.0>agg0.1"]
         let folder = tempfile::tempdir().unwrap();
         let (config, built) = crate::config::parse(text, "run.toml", Path::new(".")).unwrap();
         let mut reports = 0;
-        paced(&config, built, folder.path(), pace, |_| {
+        paced(&config, built, folder.path(), None, pace, |_| {
             reports += 1;
             ControlFlow::Continue(())
         })
