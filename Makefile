@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor
+.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor setup-otel
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -53,6 +53,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@command -v lldpd >/dev/null || echo "skipped: tests of discovery in namespaces; make setup-discovery installs lldpd"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v chromium >/dev/null && test -d python/tests/browser/node_modules || echo "skipped: tests of the dashboard's page; make setup-browser installs their tools"
+	@test -x out/otel/netsum-collector || echo "skipped: tests of traces; make setup-otel builds the collector that they need"
 	@command -v tshark >/dev/null || echo "skipped: tests of the dissector and of captures; make setup-wireshark installs their tools"
 	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
@@ -209,6 +210,11 @@ setup-browser: $(STAMPS)/tools ## Chromium from apt if this is root, Playwright,
 	{ echo "chromium or npm is missing: install them with your system's packages"; exit 1; }
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-browser.txt
 	npm ci --silent --no-audit --no-fund --prefix python/tests/browser
+
+setup-otel: $(STAMPS)/tools ## OpenTelemetry for Python, and a collector built by Go; without them tests of traces are left out
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-otel.txt
+	@command -v go >/dev/null || { echo "go is missing: install it to build the collector"; exit 1; }
+	@mkdir -p out/otel && cd python/tests/collector && go build -o ../../../out/otel/netsum-collector .
 
 vendor: ## bundle the libraries of the dashboard's page anew, into python/netsum/dashboard/page
 	npm ci --silent --no-audit --no-fund --prefix python/tests/browser

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from netsum import NetsumError, Unsupported
+from netsum import NetsumError, Unsupported, traces
 from netsum.communicator.memory import Memory, memory
 from netsum.communicator.pending import Pending
 from netsum.recorder import watch
@@ -173,6 +173,7 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the group in an orderly way; later calls raise."""
+        traces.flush()
         self.core.close()
         self._held.clear()
 

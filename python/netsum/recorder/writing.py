@@ -7,6 +7,7 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from netsum import traces
 from netsum.diagnosis import stacks
 
 if TYPE_CHECKING:
@@ -16,13 +17,14 @@ _cores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(core: "Group") -> None:
-    """Register a `netsum.Group` for `dump` and SIGUSR1, as long as it lives.
+    """Register a `netsum.Group` for `dump`, SIGUSR1 and traces, as long as it lives.
 
     The signal handler is installed only if NETSUM_RECORDER names a folder and no other handler is set; it runs when the
     main thread is in Python or in a call of netsum.
     """
     _cores.add(core)
     stacks.serve()
+    traces.follow(core)
     if not os.environ.get("NETSUM_RECORDER") or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:

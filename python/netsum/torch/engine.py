@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from netsum import Unsupported
+from netsum import Unsupported, traces
 from netsum.torch.device import After, Later
 from netsum.torch.reconfiguring import Background, Membership
 from netsum.torch.tensors import Staging
@@ -169,6 +169,7 @@ class Engine:
 
     def close(self) -> None:
         """Leave the job. Later calls raise."""
+        traces.flush()
         self.core.close()
         if self.later is not None:
             self.later.close()
