@@ -97,7 +97,7 @@ fn drain(machine: &mut Handover<Bare>, now: u64) -> u64 {
 fn answer(machine: &mut Handover<Bare>, action: &Action<Bare>, now: Time) {
     match action {
         Action::Freeze if machine.plan().is_some() => {
-            let tree = TreeProgress { base: 5, above: vec![false, true] };
+            let tree = TreeProgress { base: 5, above: vec![false, true], untaken: vec![6] };
             let progress = Progress { trees: vec![tree; 2] };
             machine.handle_frozen(now, Frozen::Fragments { progress, submitted: 20 });
         }

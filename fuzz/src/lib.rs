@@ -139,6 +139,7 @@ pub fn worker(bytes: &[u8]) -> usize {
         rank: Rank(0),
         ranks: 2,
         trees: 2,
+        copies: false,
         window_max: SLOTS,
         fragment_bytes: FRAGMENT_BYTES,
         congestion: CongestionRule::PerBranch,
@@ -148,7 +149,14 @@ pub fn worker(bytes: &[u8]) -> usize {
     let format = netsum_wire::Format { dtype: Dtype::F32, op: ReduceOp::Sum };
     for id in 0..2 {
         let fragments = Fragments::All;
-        worker.submit(Submission { id, format, numel: 100, fingerprint: 7, fragments });
+        worker.submit(Submission {
+            id,
+            format,
+            numel: 100,
+            fingerprint: 7,
+            fragments,
+            pattern: Default::default(),
+        });
     }
     let mut script = Script(bytes);
     let mut packet = Vec::new();

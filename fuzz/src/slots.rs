@@ -186,7 +186,14 @@ fn worker() -> Worker {
     );
     let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
     let fragments = Fragments::All;
-    let what = Submission { id: 0, format, numel: 50, fingerprint: 0, fragments };
+    let what = Submission {
+        id: 0,
+        format,
+        numel: 50,
+        fingerprint: 0,
+        fragments,
+        pattern: Default::default(),
+    };
     worker.submit(what);
     worker
 }

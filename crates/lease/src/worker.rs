@@ -47,6 +47,7 @@ fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
         rank: Rank(rank),
         ranks: size,
         trees,
+        copies: false,
         window_max,
         fragment_bytes: plan.fragment_bytes as u16,
         congestion: match plan.congestion {

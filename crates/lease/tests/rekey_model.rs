@@ -613,6 +613,7 @@ impl State {
             rank: Rank(rank as u32),
             ranks: RANKS as u32,
             trees: 1,
+            copies: false,
             window_max: 4,
             fragment_bytes: FRAGMENT_BYTES,
             congestion: CongestionRule::Fixed(4),
@@ -802,7 +803,7 @@ enum Stream {
 
 fn submission(id: u64, numel: u64, fragments: Fragments) -> Submission {
     let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
-    Submission { id, format, numel, fingerprint: 7, fragments }
+    Submission { id, format, numel, fingerprint: 7, fragments, pattern: Default::default() }
 }
 
 /// Visits every reachable state; returns their number.

@@ -42,6 +42,7 @@ fn begin(
         rank: Rank(rank as u32),
         ranks: members.len() as u32,
         trees: 1,
+        copies: false,
         window_max: WINDOW,
         fragment_bytes: FRAGMENT_BYTES,
         congestion: CongestionRule::PerBranch,
@@ -132,9 +133,13 @@ fn header(kind: Kind, vid: u32) -> Header {
         chunk: 0x5eed,
         epoch: Epoch(1),
         window_cap: NO_CAP,
-        n_elems: if kind.encoding().is_some() { 352 } else { 0 },
+        n_elems: if (kind as u8) <= Kind::Result as u8 { 352 } else { 0 },
         marks: 0,
         missing: 0,
+        parties: netsum_wire::panama::Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     }
 }
 

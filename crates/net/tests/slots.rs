@@ -184,7 +184,14 @@ impl Job {
         let mut buffers: Vec<Buffer> = buffers.into_iter().map(Buffer::from_vec).collect();
         for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let fragments = Fragments::All;
-            let submission = Submission { id, format, numel, fingerprint: 7, fragments };
+            let submission = Submission {
+                id,
+                format,
+                numel,
+                fingerprint: 7,
+                fragments,
+                pattern: Default::default(),
+            };
             worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         }
         buffers

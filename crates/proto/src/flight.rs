@@ -88,7 +88,7 @@ impl Flight {
     /// Results that have arrived.
     pub(crate) fn progress(&self) -> TreeProgress {
         let above = (self.base..self.highest).map(|vid| self.is_received(vid));
-        TreeProgress { base: self.base, above: above.collect() }
+        TreeProgress { base: self.base, above: above.collect(), untaken: Vec::new() }
     }
 
     pub(crate) fn is_received(&self, vid: u64) -> bool {

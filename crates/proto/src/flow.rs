@@ -108,7 +108,7 @@ impl TreeFlow {
             self.stats.resent += 1;
             return Some((number, true));
         }
-        let window = self.window.fragments().min(u32::from(self.window_max));
+        let window = self.window();
         if self.flight.in_flight() >= window {
             return None;
         }
@@ -131,12 +131,19 @@ impl TreeFlow {
         self.window.cap().min(self.window_max)
     }
 
-    /// Handles a result, which is the acknowledgement.
-    pub(crate) fn acknowledge(&mut self, now: Time, number: u64, signals: Signals) {
+    /// The window in use.
+    pub(crate) fn window(&self) -> u32 {
+        self.window.fragments().min(u32::from(self.window_max))
+    }
+
+    /// Handles a result, which is the acknowledgement. `at_once`: whether it came as soon as it was there, so that it
+    /// shows the round trip.
+    pub(crate) fn acknowledge(&mut self, now: Time, number: u64, signals: Signals, at_once: bool) {
         let was_ahead = number >= self.flight.highest();
         let Receipt::New { rtt_ns, was_resent } = self.flight.receive(now, number) else {
             return;
         };
+        let rtt_ns = rtt_ns.filter(|_| at_once);
         self.stats.results += 1;
         self.stats.waiting_for = 0;
         self.last_seen = now;

@@ -9,20 +9,24 @@ use std::ops::Range;
 use netsum_wire::{Dtype, Format};
 
 use crate::handover::Finished;
+use crate::pattern::{Cut, Pattern};
+use netsum_wire::panama::Parties;
 
-/// An allreduce, or the rest of one.
+/// A collective operation, or the rest of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// Id chosen by the caller.
     pub id: u64,
     /// Dtype and operation.
     pub format: Format,
-    /// Elements of the whole buffer, at least 1.
+    /// Elements of the whole buffer, at least 1 unless it is a barrier.
     pub numel: u64,
     /// Equal at every worker if they agree on what is reduced.
     pub fingerprint: u32,
     /// The fragments of the buffer to be reduced.
     pub fragments: Fragments,
+    /// Who contributes and who takes.
+    pub pattern: Pattern,
 }
 
 /// A set of a buffer's fragments, in the order of sending.
@@ -60,7 +64,7 @@ pub(crate) struct Operations<S> {
 pub(crate) struct ActiveOperation<S> {
     pub(crate) submission: Submission,
     pub(crate) state: S,
-    elements_per_fragment: u64,
+    cut: Cut,
     first_g: u64,
     /// Number of packets before the first fragment.
     leads: u64,
@@ -92,6 +96,7 @@ impl<S> Operations<S> {
         leads: u64,
         state: S,
     ) -> bool {
+        let cut = submission.cut(elements_per_fragment);
         let count = leads + submission.count(elements_per_fragment);
         let first_g = self.submitted;
         if count > 0 {
@@ -99,7 +104,7 @@ impl<S> Operations<S> {
             self.queue.push_back(ActiveOperation {
                 submission,
                 state,
-                elements_per_fragment,
+                cut,
                 first_g,
                 leads,
                 count,
@@ -136,9 +141,19 @@ impl<S> Operations<S> {
         self.queue.iter().filter(|o| o.open > 0)
     }
 
-    /// Removes the first operations that are done.
-    pub(crate) fn forget_done(&mut self) {
-        while self.queue.front().is_some_and(|o| o.open == 0) {
+    /// Operations that are done and whose contributions other ranks may need.
+    pub(crate) fn given_away(&self) -> impl Iterator<Item = &ActiveOperation<S>> {
+        self.queue.iter().filter(|o| o.open == 0 && o.submission.pattern.gives_away())
+    }
+
+    /// Removes the first operations that are done, and those whose contributions other ranks may need only if all their
+    /// numbers are below `settled`: results of those below have arrived at every rank.
+    pub(crate) fn forget_done(&mut self, settled: u64) {
+        let is_over = |o: &ActiveOperation<S>| {
+            let needed = o.submission.pattern.gives_away() && o.numbers().end > settled;
+            o.open == 0 && !needed
+        };
+        while self.queue.front().is_some_and(is_over) {
             self.queue.pop_front();
         }
     }
@@ -148,10 +163,18 @@ impl<S> Operations<S> {
         self,
         finished: &Finished,
     ) -> impl Iterator<Item = (Submission, S)> + use<'_, S> {
-        let open = self.queue.into_iter().filter(|o| o.open > 0);
-        open.filter_map(|operation| {
+        self.remaining_by(|g| finished.contains(g))
+    }
+
+    /// As `remaining`, for numbers that `finished` takes.
+    pub(crate) fn remaining_by<F: Fn(u64) -> bool>(
+        self,
+        finished: F,
+    ) -> impl Iterator<Item = (Submission, S)> + use<S, F> {
+        let may_be_left = |o: &ActiveOperation<S>| o.open > 0 || o.submission.pattern.gives_away();
+        self.queue.into_iter().filter(may_be_left).filter_map(move |operation| {
             let fragments = operation.numbers().skip(operation.leads as usize);
-            let left = fragments.filter(|&g| !finished.contains(g));
+            let left = fragments.filter(|&g| !finished(g));
             let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
             let ActiveOperation { submission, state, .. } = operation;
             let rest = Submission { fragments: Fragments::Some(left), ..submission };
@@ -179,13 +202,19 @@ impl<S> ActiveOperation<S> {
 
     /// Index in the buffer and elements of fragment `g` of the epoch.
     pub(crate) fn fragment(&self, g: u64) -> (u32, Range<u64>) {
+        let (index, _, elements) = self.scoped_fragment(g);
+        (index, elements)
+    }
+
+    /// Index in the buffer, parties and elements of fragment `g` of the epoch.
+    pub(crate) fn scoped_fragment(&self, g: u64) -> (u32, Parties, Range<u64>) {
         let offset = g - self.first_g - self.leads;
         let index = match &self.submission.fragments {
             Fragments::All => offset as u32,
             Fragments::Some(list) => list[offset as usize],
         };
-        let start = u64::from(index) * self.elements_per_fragment;
-        (index, start..(start + self.elements_per_fragment).min(self.submission.numel))
+        let (parties, elements) = self.cut.fragment(index.into());
+        (index, parties, elements)
     }
 
     /// Records one more result; true if it was the last.
@@ -196,10 +225,14 @@ impl<S> ActiveOperation<S> {
 }
 
 impl Submission {
+    fn cut(&self, elements_per_fragment: u64) -> Cut {
+        Cut::new(self.pattern.clone(), self.numel, elements_per_fragment)
+    }
+
     /// Number of its fragments.
     pub(crate) fn count(&self, elements_per_fragment: u64) -> u64 {
         match &self.fragments {
-            Fragments::All => self.numel.div_ceil(elements_per_fragment),
+            Fragments::All => self.cut(elements_per_fragment).count(),
             Fragments::Some(list) => list.len() as u64,
         }
     }

@@ -62,6 +62,12 @@ pub trait WorkerMachine: Sized {
     /// elements of the result; empty if it has none.
     fn read(&mut self, accepted: &Self::Accepted, payload: &[u8], out: &mut [u8]);
 
+    /// The next fragment that is complete without elements for this rank; to be drained after each `handle`, before
+    /// events. If it contributed, it must retain what it contributed: another rank may lack the result.
+    fn poll_settled(&mut self) -> Option<Self::Accepted> {
+        None
+    }
+
     /// The next packet to send; trees take turns.
     fn poll_transmit(&mut self, now: Time) -> Option<Self::Outgoing>;
 
@@ -102,8 +108,15 @@ pub trait WorkerMachine: Sized {
     /// `None` for a packet without elements too.
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)>;
 
+    /// Fragments of operations that are done here, which must be contributed again nevertheless, given `finished`: the
+    /// driver takes their elements from what it has retained.
+    fn to_repeat(&self, _finished: &Finished) -> Vec<Self::Accepted> {
+        Vec::new()
+    }
+
     /// Ends the epoch: the rest of each operation, given `finished`, in order; without the operations that are
-    /// complete.
+    /// complete. An operation that is done here is among them if it must contribute again
+    /// ([`WorkerMachine::to_repeat`]).
     fn remaining(self, finished: &Finished) -> Vec<Submission>;
 }
 

@@ -161,6 +161,7 @@ impl State {
                 numel: 2,
                 fingerprint: 7,
                 fragments: Fragments::All,
+                pattern: Default::default(),
             };
             worker.submit(what);
             worker

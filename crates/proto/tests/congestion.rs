@@ -174,6 +174,7 @@ impl Scene {
             rank: Rank(rank as u32),
             ranks: branches as u32,
             trees: 1,
+            copies: false,
             window_max: 2048,
             fragment_bytes: 1408,
             congestion: rule,
@@ -269,6 +270,7 @@ impl Scene {
             numel: 1 << 34,
             fingerprint: 1,
             fragments: Fragments::All,
+            pattern: Default::default(),
         });
     }
 

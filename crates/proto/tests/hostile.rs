@@ -2,7 +2,7 @@
 
 use netsum_proto::panama::*;
 use netsum_proto::{DropReason, PortId, Time};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, Parties};
 use netsum_wire::*;
 use proptest::prelude::*;
 
@@ -40,6 +40,10 @@ fn header(job: u32, vid: u32) -> Header {
         n_elems: 16,
         marks: 0,
         missing: 0,
+        parties: Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     }
 }
 
@@ -286,22 +290,61 @@ fn hostile_header() -> impl Strategy<Value = Header> {
         Kind::Mismatch,
         Kind::Acknowledgement,
         Kind::Fin,
+        Kind::Empties,
     ]);
     let fields = (0..3u32, prop_oneof![0..12u32, any::<u32>()], any::<u16>(), 0..20u16);
-    (kinds, any::<bool>(), fields, any::<u64>(), 3..8u16).prop_map(
-        |(kind, resent, (job, vid, window_cap, n_elems), missing, epoch)| Header {
-            kind,
-            resent,
-            vid: Vid(vid),
-            window_cap,
-            n_elems,
-            missing,
-            marks: missing as u32,
-            chunk: if missing % 2 == 0 { 77 } else { missing as u32 },
-            epoch: Epoch(epoch),
-            ..header(job, 0)
+    let one = 0..8u8;
+    let parties = prop_oneof![
+        Just(Parties::All),
+        one.clone().prop_map(Parties::ToOne),
+        one.prop_map(Parties::FromOne),
+        Just(Parties::Nobody),
+    ];
+    let scope = (parties, any::<[bool; 2]>(), prop_oneof![Just(0), any::<u64>()]);
+    (kinds, any::<bool>(), fields, any::<u64>(), 3..8u16, scope).prop_map(
+        |(kind, resent, (job, vid, window_cap, n_elems), missing, epoch, scope)| {
+            let (parties, [empty, asks], others) = scope;
+            let plain = Header {
+                kind,
+                resent,
+                vid: Vid(vid),
+                window_cap,
+                n_elems,
+                missing,
+                marks: missing as u32,
+                chunk: if missing % 2 == 0 { 77 } else { missing as u32 },
+                epoch: Epoch(epoch),
+                ..header(job, 0)
+            };
+            // The decoder refuses what does not go together.
+            let missing = if others == 0 { missing } else { 0 };
+            let scoped = Header { parties, empty, asks, others, missing, ..plain };
+            let mut bytes = [0; HEADER_LEN];
+            scoped.encode(&mut bytes);
+            match Header::decode(&bytes) {
+                Err(DecodeError::Reserved) => plain,
+                _ => scoped,
+            }
         },
     )
+}
+
+/// A child beneath which nobody contributes, or everybody does, cannot pretend otherwise.
+#[test]
+fn a_child_speaks_only_for_the_ranks_beneath_it() {
+    let mut switch = switch();
+    let send = |switch: &mut Switch<Slab>, parties, empty| {
+        let header = Header { parties, empty, ..header(1, 0) };
+        let payload = vec![0; header.payload_len()];
+        switch.handle(NOW, PortId(10), false, &header, &payload)
+    };
+    // Ranks 0 and 1 are beneath it.
+    for (parties, empty) in [(Parties::FromOne(2), false), (Parties::FromOne(1), true)] {
+        assert_eq!(send(&mut switch, parties, empty), Err(DropReason::Members), "{parties:?}");
+    }
+    assert_eq!(switch.memory().used(), 0);
+    assert_eq!(send(&mut switch, Parties::FromOne(1), false), Ok(()));
+    assert!(switch.poll_transmit().is_none(), "the other child is not ready");
 }
 
 proptest! {

@@ -104,7 +104,14 @@ impl World {
         let id = h.operations.len() as u64;
         let fingerprint = (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24;
         let fragments = Fragments::All;
-        let what = Submission { id, format, numel: numel as u64, fingerprint, fragments };
+        let what = Submission {
+            id,
+            format,
+            numel: numel as u64,
+            fingerprint,
+            fragments,
+            pattern: Default::default(),
+        };
         h.operations.push((what.clone(), buffer, false));
         h.machine.submit(what);
         self.pump(host);
@@ -425,7 +432,14 @@ fn a_notice_names_the_worker_that_differs_from_the_first() {
     let mut machine = Worker::new(Time(0), config);
     let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
     let fragments = Fragments::All;
-    machine.submit(Submission { id: 4, format, numel: 8, fingerprint: 0, fragments });
+    machine.submit(Submission {
+        id: 4,
+        format,
+        numel: 8,
+        fingerprint: 0,
+        fragments,
+        pattern: Default::default(),
+    });
     let sent = machine.poll_transmit(Time(0)).unwrap().header;
     let mut give = |from: u8, chunk: u32| {
         let header = Header { worker: from, chunk, ..sent };

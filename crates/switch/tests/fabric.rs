@@ -80,6 +80,7 @@ impl Worker {
                 rank: Rank(self.rank),
                 ranks: SIZE,
                 trees: plan.trees.len() as u8,
+                copies: false,
                 window_max: plan.window_max as u16,
                 fragment_bytes: plan.fragment_bytes as u16,
                 congestion: CongestionRule::PerBranch,
@@ -99,6 +100,7 @@ impl Worker {
             numel: NUMEL as u64,
             fingerprint: id as u32,
             fragments: Fragments::All,
+            pattern: Default::default(),
         };
         self.driver.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         buffer

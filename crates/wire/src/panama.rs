@@ -42,10 +42,83 @@ pub enum Kind {
     Acknowledgement = 5,
     /// Up: the child will send nothing more in this epoch. No payload.
     Fin = 6,
+    /// Up, switch to switch: empty partials of the vids in `others` alone. No payload.
+    Empties = 7,
+}
+
+/// Who contributes to a fragment, and who takes its result. Ranks are below [`MAX_SCOPED_RANKS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Parties {
+    /// All contribute, all take (allreduce).
+    #[default]
+    All,
+    /// All contribute, this rank takes (reduce, reduce-scatter).
+    ToOne(u8),
+    /// This rank contributes, all others take (broadcast, all-gather).
+    FromOne(u8),
+    /// Nobody contributes elements and nobody takes any (barrier).
+    Nobody,
+}
+
+/// Ranks of a job whose fragments may have other parties than all: the width of the bitmaps of ranks.
+pub const MAX_SCOPED_RANKS: u32 = 64;
+
+impl Parties {
+    /// Whether any of these ranks contributes elements.
+    #[inline]
+    pub const fn contributes(self, ranks: u64) -> bool {
+        match self {
+            Parties::All | Parties::ToOne(_) => true,
+            Parties::FromOne(from) => ranks & rank_bit(from) != 0,
+            Parties::Nobody => false,
+        }
+    }
+
+    /// Whether any of these ranks takes the result.
+    #[inline]
+    pub const fn takes(self, ranks: u64) -> bool {
+        match self {
+            Parties::All => true,
+            Parties::ToOne(to) => ranks & rank_bit(to) != 0,
+            Parties::FromOne(from) => ranks & !rank_bit(from) != 0,
+            Parties::Nobody => false,
+        }
+    }
+
+    const fn code(self) -> u8 {
+        match self {
+            Parties::All => 0,
+            Parties::ToOne(_) => 1,
+            Parties::FromOne(_) => 2,
+            Parties::Nobody => 3,
+        }
+    }
+
+    const fn rank(self) -> u8 {
+        match self {
+            Parties::ToOne(rank) | Parties::FromOne(rank) => rank,
+            Parties::All | Parties::Nobody => 0,
+        }
+    }
+
+    const fn from_codes(code: u8, rank: u8) -> Option<Parties> {
+        let known = rank < MAX_SCOPED_RANKS as u8;
+        match (code, rank) {
+            (0, 0) => Some(Parties::All),
+            (1, _) if known => Some(Parties::ToOne(rank)),
+            (2, _) if known => Some(Parties::FromOne(rank)),
+            (3, 0) => Some(Parties::Nobody),
+            _ => None,
+        }
+    }
+}
+
+const fn rank_bit(rank: u8) -> u64 {
+    1 << (rank as u32 % MAX_SCOPED_RANKS)
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Contribution,
         Kind::Partial,
         Kind::Result,
@@ -53,15 +126,12 @@ impl Kind {
         Kind::Mismatch,
         Kind::Acknowledgement,
         Kind::Fin,
+        Kind::Empties,
     ];
 
-    /// Encoding of the payload; `None` if there is none.
-    pub const fn encoding(self) -> Option<Encoding> {
-        match self {
-            Kind::Contribution | Kind::Result => Some(Encoding::Element),
-            Kind::Partial => Some(Encoding::Accumulator),
-            _ => None,
-        }
+    /// Whether packets of the kind concern one fragment's elements, with or without them.
+    const fn carries(self) -> bool {
+        matches!(self, Kind::Contribution | Kind::Partial | Kind::Result)
     }
 }
 
@@ -95,7 +165,23 @@ pub struct Header {
     pub marks: u32,
     /// Ranks (mod 64) whose contribution is missing in the sum.
     pub missing: u64,
+    /// Who contributes, and who takes the result.
+    pub parties: Parties,
+    /// A contribution or partial without elements, because nobody beneath contributes any; or a result without its
+    /// elements, because nobody beneath takes them.
+    pub empty: bool,
+    /// The child waits for the answer: an empty result must not wait for the next packet to this child.
+    pub asks: bool,
+    /// Other vids of which the packet says the same without elements: bit i is vid − 1 − i. Up: empty contributions.
+    /// Down: fragments that are complete, for those who do not take them. Excludes `missing`.
+    pub others: u64,
 }
+
+/// Bits of the byte that also has the code of [`Parties`].
+const PARTIES_BITS: u8 = 0x0f;
+const EMPTY: u8 = 0x10;
+const ASKS: u8 = 0x20;
+const OTHERS: u8 = 0x40;
 
 const RESENT: u8 = 0x10;
 const CONGESTED_DOWN: u8 = 0x20;
@@ -112,9 +198,14 @@ impl Header {
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | FLAG_BITS) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
         let format = Format::from_code(h[3]).ok_or(DecodeError::UnknownFormat)?;
-        if h[34..38] != [0; 4] {
-            return Err(DecodeError::Reserved);
-        }
+        let parties = Parties::from_codes(h[35] & PARTIES_BITS, h[34]);
+        let parties = parties.filter(|_| h[35] & 0x80 == 0 && h[36..38] == [0; 2]);
+        let parties = parties.ok_or(DecodeError::Reserved)?;
+        let ranks_or_vids = u64::from(be32(h, 26)) << 32 | u64::from(be32(h, 30));
+        let (missing, others) = match h[35] & OTHERS {
+            0 => (ranks_or_vids, 0),
+            _ => (0, ranks_or_vids),
+        };
         let header = Header {
             kind,
             resent: h[1] & RESENT != 0,
@@ -128,9 +219,16 @@ impl Header {
             window_cap: be16(h, 18),
             n_elems: be16(h, 20),
             marks: be32(h, 22),
-            missing: u64::from(be32(h, 26)) << 32 | u64::from(be32(h, 30)),
+            missing,
+            parties,
+            empty: h[35] & EMPTY != 0,
+            asks: h[35] & ASKS != 0,
+            others,
         };
-        match kind.encoding() {
+        if !header.is_consistent(h[35]) {
+            return Err(DecodeError::Reserved);
+        }
+        match header.encoding() {
             Some(_) if header.n_elems == 0 => Err(DecodeError::EmptyFragment),
             _ if payload.len() != header.payload_len() => Err(DecodeError::PayloadLength),
             _ => Ok((header, payload)),
@@ -153,8 +251,54 @@ impl Header {
         h[18..20].copy_from_slice(&self.window_cap.to_be_bytes());
         h[20..22].copy_from_slice(&self.n_elems.to_be_bytes());
         h[22..26].copy_from_slice(&self.marks.to_be_bytes());
-        h[26..34].copy_from_slice(&self.missing.to_be_bytes());
-        h[34..38].fill(0);
+        let (others, ranks_or_vids) = match self.others {
+            0 => (0, self.missing),
+            vids => (OTHERS, vids),
+        };
+        h[26..34].copy_from_slice(&ranks_or_vids.to_be_bytes());
+        h[34] = self.parties.rank();
+        h[35] = self.parties.code()
+            | if self.empty { EMPTY } else { 0 }
+            | if self.asks { ASKS } else { 0 }
+            | others;
+        h[36..38].fill(0);
+    }
+
+    /// Whether flags and kind go together; `byte` has the flags.
+    fn is_consistent(&self, byte: u8) -> bool {
+        let Header { kind, parties, empty, asks, others, .. } = *self;
+        let batches = kind.carries() || kind == Kind::Empties;
+        let has_others = byte & OTHERS != 0;
+        let empty_fits = match (kind.carries(), parties) {
+            (true, Parties::All) => !empty,
+            (true, Parties::Nobody) => empty,
+            (true, _) => !empty || kind == Kind::Result || matches!(parties, Parties::FromOne(_)),
+            (false, _) => !empty,
+        };
+        empty_fits
+            && has_others == (others != 0)
+            && (!has_others || batches)
+            && (has_others || kind != Kind::Empties)
+            && (!asks || matches!(kind, Kind::Contribution | Kind::Partial))
+    }
+
+    /// Encoding of the payload; `None` if there is none.
+    #[inline]
+    pub const fn encoding(&self) -> Option<Encoding> {
+        match self.kind {
+            _ if self.empty => None,
+            Kind::Contribution | Kind::Result => Some(Encoding::Element),
+            // What one rank contributes is copied, not added.
+            Kind::Partial if matches!(self.parties, Parties::FromOne(_)) => Some(Encoding::Element),
+            Kind::Partial => Some(Encoding::Accumulator),
+            _ => None,
+        }
+    }
+
+    /// The header of a notice without elements about this packet's fragment, at `vid`.
+    #[inline]
+    pub const fn notice(&self, kind: Kind, vid: Vid) -> Header {
+        Header { kind, vid, n_elems: 0, empty: false, asks: false, others: 0, ..*self }
     }
 
     /// The job in an encoded header.
@@ -172,8 +316,7 @@ impl Header {
     /// Number of bytes after the header.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        let encoding = self.kind.encoding();
-        encoding.map_or(0, |e| usize::from(self.n_elems) * e.size(self.format.dtype))
+        self.encoding().map_or(0, |e| usize::from(self.n_elems) * e.size(self.format.dtype))
     }
 }
 
@@ -201,6 +344,10 @@ mod tests {
             n_elems: 2,
             marks: 0x1112_1314,
             missing: 0x1516_1718_191a_1b1c,
+            parties: Parties::All,
+            empty: false,
+            asks: false,
+            others: 0,
         }
     }
 
@@ -226,6 +373,59 @@ mod tests {
     }
 
     #[test]
+    fn parties_and_other_vids_have_their_places() {
+        let scoped = |parties, empty, asks, others| {
+            let kind = Kind::Contribution;
+            Header { kind, parties, empty, asks, others, missing: 0, ..header() }
+        };
+        let one = scoped(Parties::ToOne(7), false, true, 0);
+        let packet_of = packet;
+        assert_eq!(packet_of(&one)[34..38], [7, 0x21, 0, 0]);
+        let empty = scoped(Parties::FromOne(63), true, false, 1 << 63 | 1);
+        let packet = packet_of(&empty);
+        assert_eq!(packet[26..38], [0x80, 0, 0, 0, 0, 0, 0, 1, 63, 0x52, 0, 0]);
+        assert_eq!((packet.len(), Header::decode(&packet).unwrap().0), (HEADER_LEN, empty));
+        let barrier = Header { n_elems: 0, ..scoped(Parties::Nobody, true, true, 0) };
+        assert_eq!(packet_of(&barrier)[34..38], [0, 0x33, 0, 0]);
+        assert_eq!(Header::decode(&packet_of(&barrier)).unwrap().0, barrier);
+        let copied = Header { kind: Kind::Partial, ..scoped(Parties::FromOne(1), false, false, 0) };
+        assert_eq!(packet_of(&copied).len(), HEADER_LEN + 4, "bfloat16 is copied, not added");
+    }
+
+    #[test]
+    fn flags_that_do_not_go_together_are_refused() {
+        let refused = |header: Header| {
+            let decoded = Header::decode(&packet(&header)).map(|_| ());
+            assert_eq!(decoded, Err(DecodeError::Reserved), "{header:?}");
+        };
+        let plain = Header { missing: 0, ..header() };
+        refused(Header { empty: true, ..plain });
+        refused(Header { parties: Parties::Nobody, ..plain });
+        refused(Header { parties: Parties::ToOne(1), empty: true, ..plain });
+        refused(Header { parties: Parties::ToOne(64), ..plain });
+        refused(Header { kind: Kind::Result, asks: true, ..plain });
+        refused(Header { kind: Kind::Waiting, others: 1, ..plain });
+        refused(Header { kind: Kind::Empties, ..plain });
+        for (at, value) in [(34, 1), (35, 4), (35, 0x80), (35, 0x40), (36, 1), (37, 1)] {
+            let mut bytes = packet(&plain);
+            bytes[at] = value;
+            assert_eq!(Header::decode(&bytes).unwrap_err(), DecodeError::Reserved, "{at} {value}");
+        }
+    }
+
+    #[test]
+    fn parties_say_who_contributes_and_who_takes() {
+        let of = |parties: Parties| (parties.contributes(0b110), parties.takes(0b110));
+        assert_eq!(of(Parties::All), (true, true));
+        assert_eq!(of(Parties::ToOne(2)), (true, true));
+        assert_eq!(of(Parties::ToOne(0)), (true, false));
+        assert_eq!(of(Parties::FromOne(2)), (true, true));
+        assert_eq!(of(Parties::FromOne(0)), (false, true));
+        assert_eq!(of(Parties::Nobody), (false, false));
+        assert!(!Parties::FromOne(3).takes(1 << 3));
+    }
+
+    #[test]
     fn a_sealed_packet_has_the_same_header() {
         let mut sealed = packet(&header());
         sealed[0] = SEALED_VERSION;
@@ -248,7 +448,7 @@ mod tests {
         assert_eq!(Header::decode(&good[..37]).unwrap_err(), DecodeError::TruncatedHeader);
         assert_eq!(with(0, 0x14), DecodeError::UnknownVersion);
         assert_eq!(with(0, SEALED_VERSION), DecodeError::TruncatedHeader, "8 bytes of payload");
-        assert_eq!(with(1, 0x07), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x08), DecodeError::UnknownKind);
         assert_eq!(with(1, 0x81), DecodeError::UnknownKind);
         assert_eq!(with(3, 0x50), DecodeError::UnknownFormat);
         assert_eq!(with(3, 0x03), DecodeError::UnknownFormat);

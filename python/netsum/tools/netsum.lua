@@ -460,14 +460,15 @@ local LENGTH, EMPTY = "payload length does not match the header", "empty fragmen
 local RESERVED, MEMBERS = "reserved field is not zero", "impossible bitmap or fan-in"
 local CUT = "cut short by the capture"
 
-local PANAMA = { [0] = "contribution", "partial", "result", "waiting", "mismatch", "acknowledgement", "fin" }
+local PANAMA = { [0] = "contribution", "partial", "result", "waiting", "mismatch", "acknowledgement", "fin", "empties" }
+local PARTIES = { [0] = "all", "to one", "from one", "nobody" }
 local ATP = { [0] = "contribution", "result", "waiting", "float request", "mismatch", "fin" }
 local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin" }
 local DTYPES = { [0] = "float32", "float16", "bfloat16", "int32", "int64" }
 local DTYPE_BYTES = { [0] = 4, 2, 2, 4, 8 }
 local OPERATIONS = { [0] = "sum", "min", "max" }
 local ARITHMETIC = { [0] = "saturating", "wrapping", "min", "max", "float" }
-local UP = { contribution = true, partial = true, acknowledgement = true, fin = true }
+local UP = { contribution = true, partial = true, acknowledgement = true, fin = true, empties = true }
 local SEALED_HEADER = 54
 
 local function bit_of(value, mask) return band(value, mask) ~= 0 end
@@ -476,6 +477,34 @@ local function u8(p, at) return p.range(at, 1):uint() end
 local function u16(p, at) return p.range(at, 2):uint() end
 local function u32(p, at) return p.range(at, 4):uint() end
 local function zero(p, at, count) return p.range(at, count):bytes():tohex():match("^0*$") ~= nil end
+
+-- Who contributes and takes; false if flags and kind do not go together.
+local function decode_parties(p, carries)
+  local rank, flags = u8(p, 34), u8(p, 35)
+  p.parties = PARTIES[band(flags, 0x0f)]
+  p.empty, p.asks = bit_of(flags, 0x10), bit_of(flags, 0x20)
+  p.has_others = bit_of(flags, 0x40)
+  if not p.parties or bit_of(flags, 0x80) or not zero(p, 36, 2) then
+    return false
+  end
+  local one = p.parties == "to one" or p.parties == "from one"
+  if rank >= 64 or (rank > 0 and not one) then
+    return false
+  end
+  if p.empty and (not carries or p.parties == "all" or (p.parties == "to one" and p.kind ~= "result")) then
+    return false
+  end
+  if p.parties == "nobody" and carries and not p.empty then
+    return false
+  end
+  if p.has_others ~= (p.has_others and not zero(p, 26, 8)) or (p.kind == "empties" and not p.has_others) then
+    return false
+  end
+  if p.has_others and not carries and p.kind ~= "empties" then
+    return false
+  end
+  return not p.asks or p.kind == "contribution" or p.kind == "partial"
+end
 
 local function decode_panama(p)
   local code, kind = u8(p, 3), u8(p, 1)
@@ -488,16 +517,17 @@ local function decode_panama(p)
   if not p.dtype or not p.operation then
     return FORMAT
   end
-  if not zero(p, 34, 4) then
+  local has_payload = p.kind == "contribution" or p.kind == "partial" or p.kind == "result"
+  if not decode_parties(p, has_payload) then
     return RESERVED
   end
-  local has_payload = p.kind == "contribution" or p.kind == "partial" or p.kind == "result"
+  has_payload = has_payload and not p.empty
   p.vid, p.cap, p.elements = u32(p, 8), u16(p, 18), u16(p, 20)
   if has_payload and p.elements == 0 then
     return EMPTY
   end
   local size = DTYPE_BYTES[rshift(code, 4)]
-  if p.kind == "partial" and size == 2 then
+  if p.kind == "partial" and size == 2 and p.parties ~= "from one" then
     size = 4
   end
   p.payload = has_payload and p.elements * size or 0
@@ -697,6 +727,11 @@ field("window_cap", "uint16", "Most fragments in flight (window_cap)")
 field("n_elems", "uint16", "Elements")
 field("marks", "uint32", "Branches with congestion (marks)", base.HEX)
 field("missing", "uint64", "Missing ranks", base.HEX)
+field("others", "uint64", "Other vids without elements, from vid - 1 down", base.HEX)
+field("parties", "string", "Parties")
+field("party", "uint8", "Rank of the one")
+field("empty", "bool", "Without elements")
+field("asks", "bool", "Asks for an answer")
 field("rack_fan_in", "uint8", "Workers in the rack")
 field("server_fan_in", "uint8", "Racks of the job")
 field("slot", "uint32", "Slot")
@@ -810,6 +845,12 @@ local function follow_window(p)
   elseif window then
     window.cap = p.cap
     window.done[p.vid] = true
+    for behind = 1, p.has_others and 64 or 0 do
+      local word = u32(p, behind <= 32 and 30 or 26)
+      if bit_of(rshift(word, (behind - 1) % 32), 1) then
+        window.done[(p.vid - behind) % WORD] = true
+      end
+    end
     while window.done[window.base] do
       window.done[window.base] = nil
       window.base = (window.base + 1) % WORD
@@ -869,8 +910,14 @@ local function show_panama(p, t)
   t:add(f.window_cap, r(18, 2))
   t:add(f.n_elems, r(20, 2))
   t:add(f.marks, r(22, 4))
-  t:add(f.missing, r(26, 8))
-  t:add(f.reserved, r(34, 4))
+  t:add(p.has_others and f.others or f.missing, r(26, 8))
+  t:add(f.parties, r(35, 1), p.parties or "unknown")
+  if p.parties == "to one" or p.parties == "from one" then
+    t:add(f.party, r(34, 1))
+  end
+  t:add(f.empty, r(35, 1), p.empty)
+  t:add(f.asks, r(35, 1), p.asks)
+  t:add(f.reserved, r(36, 2))
 end
 
 local function show_atp(p, t)
@@ -991,7 +1038,7 @@ local function show_experts(p, known, marked, t)
   info("beyond_window", known.beyond, known.beyond)
   info("congested", marked or p.congested_down or p.ecn, "Congestion experienced")
   info("collision", p.collision, "Its slot held another fragment")
-  local partial = p.protocol == "panama" and p.kind == "result" and not zero(p, 26, 8)
+  local partial = p.protocol == "panama" and p.kind == "result" and not p.has_others and not zero(p, 26, 8)
   info("missing", partial, "Sum without some ranks")
 end
 

@@ -6,7 +6,7 @@ use netsum_net::Buffer;
 use netsum_net::worker::TreeOperation;
 use netsum_proto::handover::{self, Path};
 use netsum_proto::operations::{Fragments, Submission};
-use netsum_proto::supports;
+use netsum_proto::{Pattern, supports};
 use netsum_wire::{Format, Rank};
 
 use super::State;
@@ -56,6 +56,7 @@ impl TreeJob {
             numel: self.numel,
             fingerprint: self.fingerprint,
             fragments: Fragments::All,
+            pattern: Pattern::default(),
         };
         TreeOperation { submission, buffer: self.buffer.lend_all() }
     }

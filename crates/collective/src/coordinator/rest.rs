@@ -40,7 +40,14 @@ mod tests {
     #[test]
     fn ranges_join_neighbours() {
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-        let of = |fragments| Submission { id: 0, format, numel: 1000, fingerprint: 0, fragments };
+        let of = |fragments| Submission {
+            id: 0,
+            format,
+            numel: 1000,
+            fingerprint: 0,
+            fragments,
+            pattern: netsum_proto::Pattern::default(),
+        };
         let some = of(Fragments::Some(vec![0, 2, 1, 2]));
         assert_eq!(ranges(&some, 1408), [0..352, 704..1000, 352..1000]);
         let joined = of(Fragments::Some(vec![1, 2]));

@@ -197,7 +197,14 @@ impl Job {
         for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
             let (numel, fragments) = (ELEMENTS as u64, Fragments::All);
-            let submission = Submission { id, format, numel, fingerprint: 7, fragments };
+            let submission = Submission {
+                id,
+                format,
+                numel,
+                fingerprint: 7,
+                fragments,
+                pattern: Default::default(),
+            };
             worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
         }
         for (_, events) in &self.workers {

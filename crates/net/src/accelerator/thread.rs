@@ -414,7 +414,9 @@ fn notices(
         }
         // Fragments that the device does not support: other formats than float32 and bfloat16, other operations.
         Kind::Contribution | Kind::Partial | Kind::Result => Err(DropReason::UnknownFormat),
-        Kind::Acknowledgement | Kind::Waiting | Kind::Fin => Err(DropReason::WrongDirection),
+        Kind::Acknowledgement | Kind::Waiting | Kind::Fin | Kind::Empties => {
+            Err(DropReason::WrongDirection)
+        }
     }
 }
 

@@ -119,7 +119,7 @@ impl Memory for Store {
         sum.add(header, stored.len(), |position| match (arriving, stored[position]) {
             (Some((at, header, place)), _) if at == position => Some(Input {
                 bytes: self.batch.bytes(*place),
-                encoding: header.kind.encoding().unwrap_or(Encoding::Element),
+                encoding: header.encoding().unwrap_or(Encoding::Element),
             }),
             (_, Some(buffer)) => {
                 let kept = self.slab.input(buffer);
@@ -187,6 +187,10 @@ mod tests {
             n_elems: 2,
             marks: 0,
             missing: 0,
+            parties: netsum_wire::panama::Parties::All,
+            empty: false,
+            asks: false,
+            others: 0,
         }
     }
 

@@ -116,6 +116,7 @@ fn begin_starting_at(
             rank: Rank(rank as u32),
             ranks: members.len() as u32,
             trees: switches.len() as u8,
+            copies: false,
             window_max: WINDOW,
             fragment_bytes: FRAGMENT_BYTES,
             congestion: CongestionRule::PerBranch,
@@ -135,6 +136,7 @@ pub fn operation(id: u64, format: Format, bytes: &[u8]) -> TreeOperation {
             numel: (bytes.len() / format.dtype.size()) as u64,
             fingerprint: 0x5eed ^ id as u32,
             fragments: Fragments::All,
+            pattern: Default::default(),
         },
         buffer: Buffer::from_vec(bytes.to_vec()),
     }

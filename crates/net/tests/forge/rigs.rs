@@ -121,6 +121,7 @@ impl Rig {
                     rank: Rank(rank as u32),
                     ranks: WORKERS as u32,
                     trees: 1,
+                    copies: false,
                     window_max: WINDOW,
                     fragment_bytes: ROW,
                     congestion: CongestionRule::PerBranch,
@@ -228,7 +229,14 @@ fn submit(worker: &WorkerDriver, id: u64, bytes: Vec<u8>) -> Buffer {
     let mut buffer = Buffer::from_vec(bytes);
     let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
     let fragments = Fragments::All;
-    let submission = Submission { id, format, numel: NUMEL as u64, fingerprint: 7, fragments };
+    let submission = Submission {
+        id,
+        format,
+        numel: NUMEL as u64,
+        fingerprint: 7,
+        fragments,
+        pattern: Default::default(),
+    };
     worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
     buffer
 }
@@ -506,6 +514,10 @@ fn panama_header(shape: &Shape, n_elems: u16) -> netsum_wire::panama::Header {
         n_elems,
         marks: 0,
         missing: 0,
+        parties: netsum_wire::panama::Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     }
 }
 

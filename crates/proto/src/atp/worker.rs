@@ -252,8 +252,8 @@ impl Worker {
         self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
         let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
-        self.flow(header).acknowledge(now, number, signals);
-        self.operations.forget_done();
+        self.flow(header).acknowledge(now, number, signals, true);
+        self.operations.forget_done(0);
         Ok(Accepted { g, id, dtype, content })
     }
 

@@ -435,7 +435,7 @@ mod tests {
 
     fn done() -> impl Strategy<Value = Done> {
         let tree = (0..1u64 << 54, vec(any::<bool>(), 0..20))
-            .prop_map(|(base, above)| TreeProgress { base, above });
+            .prop_map(|(base, above)| TreeProgress { base, above, untaken: vec![] });
         let progress = vec(tree, 0..4).prop_map(|trees| Progress { trees });
         let fragments = (progress, any::<u64>())
             .prop_map(|(progress, submitted)| Done::Fragments { progress, submitted });

@@ -9,6 +9,7 @@
 //!
 //! docs/adr/ has the decisions on points that the paper leaves open.
 
+mod answers;
 mod lease;
 mod memory;
 mod slab;
@@ -26,4 +27,5 @@ pub use worker::{Accepted, Outgoing, Worker, WorkerConfig};
 pub use crate::aggregator::Aggregator;
 pub use crate::flow::TreeStats;
 pub use crate::operations::{Fragments, Submission, elements_per_fragment, fragments_of};
+pub use crate::pattern::Pattern;
 pub use crate::worker::{Event, WorkerMachine};

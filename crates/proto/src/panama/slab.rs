@@ -1,6 +1,6 @@
 //! Memory of real numbers: each buffer holds a packet ready to send, with header and payload in one piece.
 
-use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::panama::{HEADER_LEN, Header, Parties};
 use netsum_wire::{Encoding, Input, reduce};
 
 use super::lease::MAX_CHILDREN;
@@ -25,7 +25,8 @@ pub struct OpenSum {
 }
 
 impl OpenSum {
-    /// Adds the `inputs` of `positions` positions, in the order that `netsum_wire::reduce` documents.
+    /// Adds the `inputs` of `positions` positions, in the order that `netsum_wire::reduce` documents. Panics if a lone
+    /// contribution is longer than the sum.
     #[inline]
     pub fn add<'a>(
         &mut self,
@@ -43,6 +44,13 @@ impl OpenSum {
         };
         for (position, place) in inputs.iter_mut().enumerate() {
             *place = input(position);
+        }
+        if let Parties::FromOne(_) = header.parties {
+            // One rank contributes: its bits are the result.
+            if let Some(only) = inputs.iter().flatten().next() {
+                self.bytes[HEADER_LEN..][..only.bytes.len()].copy_from_slice(only.bytes);
+            }
+            return;
         }
         let n = usize::from(header.n_elems);
         reduce(header.format, inputs, n, &mut self.bytes[HEADER_LEN..], encoding(header));
@@ -198,7 +206,7 @@ impl Slab {
 }
 
 fn encoding(header: &Header) -> Encoding {
-    header.kind.encoding().unwrap_or(Encoding::Element)
+    header.encoding().unwrap_or(Encoding::Element)
 }
 
 fn class_bytes(payload: usize) -> u64 {

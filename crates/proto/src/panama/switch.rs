@@ -281,6 +281,7 @@ impl<M: Memory> Switch<M> {
             Kind::Contribution | Kind::Partial => {
                 tree.contribute(child, ce, header, payload, memory, out)?;
             }
+            Kind::Empties => tree.take_empties(child, ce, header, memory, out)?,
             Kind::Acknowledgement => tree.acknowledge(child, header.vid, memory, out)?,
             Kind::Mismatch => tree.pass_mismatch(header, from, out)?,
             Kind::Fin => {

@@ -8,9 +8,11 @@
 //! Why `cap` sums suffice: a child sends vid v only while its lowest missing result is above v − cap. So
 //! once v is released, every child that contributed to it has all results up to v − cap.
 
+mod scoped;
+
 use std::hash::{Hash, Hasher};
 
-use netsum_wire::panama::{Header, Kind};
+use netsum_wire::panama::{Header, Kind, Parties};
 use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};
@@ -70,12 +72,24 @@ struct Slot<B> {
     marks: u32,
     cap: u16,
     missing: u64,
-    /// Chunk of the fragment, by its first contribution.
+    /// Children that wait for an answer at this vid, though they may not take the result.
+    asking: u64,
+    /// Whether the result met congestion on its way down to this node.
+    down: bool,
+    /// Shape of the fragment, by its first contribution; `None` if there are only empty contributions that came in
+    /// packets of other vids.
+    shape: Option<Shape>,
+    /// The sum, from `Partial` on, if anybody beneath (for a result: takes, else) contributes elements.
+    sum: Option<B>,
+}
+
+/// What all contributions to a fragment must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Shape {
     chunk: u32,
     format: Format,
     n_elems: u16,
-    /// The sum, from `Partial` on.
-    sum: Option<B>,
+    parties: Parties,
 }
 
 /// State of one (job, tree) at one switch.
@@ -97,6 +111,10 @@ pub(crate) struct Tree<B> {
     /// The vid below which results may have been refused (likewise).
     refused_below: u32,
     finished: u64,
+    /// What children do not know of completed fragments that they do not take.
+    news: scoped::News,
+    /// Vids whose empty partials have not been sent.
+    empties: Vec<u32>,
     /// By slot, the vid of the last notices "mismatch" that were passed on, and the ranks that these named.
     told: Vec<Option<(u32, u64)>>,
     /// How late children are.
@@ -137,6 +155,8 @@ impl<B: Copy> Tree<B> {
             told_parent: first,
             refused_below: first,
             finished: 0,
+            news: scoped::News::new(children, first),
+            empties: Vec::new(),
             told: vec![None; ring],
             meter: Meter::new(children),
             began: vec![now; ring],
@@ -221,6 +241,7 @@ impl<B: Copy> Tree<B> {
                 memory.free(sum);
             }
         }
+        self.empties.clear();
         self.retained_from = self.released;
         self.meter.clear();
     }
@@ -232,6 +253,7 @@ impl<B: Copy> Tree<B> {
     {
         (self.epoch(), self.released, self.retained_from, self.cap).hash(state);
         (&self.slots, &self.port_buffers, self.finished, &self.told).hash(state);
+        (&self.news, &self.empties).hash(state);
         let partial = (self.results_below, self.told_parent, self.refused_below);
         (&self.has_results_below, partial).hash(state);
     }
@@ -252,8 +274,11 @@ impl<B: Copy> Tree<B> {
         memory: &mut M,
         out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
+        self.check_parties(child, header)?;
+        self.take_others(child, ce, header, memory, out);
         let index = self.admit(header)?;
         let bit = 1u64 << child;
+        self.adopt(index, header, out);
         if self.lease.is_partial() {
             // The child may have as many fragments in flight as sums are retained.
             let in_flight = u32::from(self.kept_sums()) - 1;
@@ -272,19 +297,8 @@ impl<B: Copy> Tree<B> {
             }
             Phase::Filling => self.check_agreement(index, child, header, out)?,
             Phase::Empty => {
-                self.slots[index] = Some(Slot {
-                    phase: Phase::Filling,
-                    arrived: 0,
-                    asked: 0,
-                    contradicted: 0,
-                    marks: 0,
-                    cap: self.cap.announced,
-                    missing: 0,
-                    chunk: header.chunk,
-                    format: header.format,
-                    n_elems: header.n_elems,
-                    sum: None,
-                });
+                let shape = Some(Shape::of(header));
+                self.slots[index] = Some(Slot { shape, ..Slot::new(self.cap.announced) });
             }
         }
         self.place(index, child, ce, header, payload, memory, out)
@@ -328,12 +342,13 @@ impl<B: Copy> Tree<B> {
         memory: &mut M,
         out: &mut TransmitQueue<B>,
     ) -> Result<(), DropReason> {
+        self.take_completed(header, memory, out);
         let index = self.admit(header)?;
         let vid = header.vid.0;
         let phase = self.slots[index].as_ref().map_or(Phase::Empty, |s| s.phase);
         match phase {
             Phase::Result => {
-                self.hand_down_to_asked(index, out);
+                self.hand_down_to_asked(index, vid, out);
                 return Err(DropReason::Duplicate);
             }
             // The nodes above may release a sum without this node only with partial synchronisation.
@@ -343,11 +358,20 @@ impl<B: Copy> Tree<B> {
             _ => {}
         }
         if self.slots[index].as_ref().is_some_and(|s| !s.is_of(header)) {
+            self.report_other_result(header, out);
             return Err(DropReason::Mismatch);
         }
+        if header.parties.takes(self.ranks(u64::MAX)) == header.empty {
+            return Err(DropReason::Members);
+        }
+        if header.empty {
+            self.complete_without_elements(vid, header, memory, out);
+            return Ok(());
+        }
         // A result that would replace a sum that a child lacks is refused; the partial will request it again.
+        let down = self.header_down(header);
         let buffer = match self.all_keep_up(vid) {
-            true => memory.store(header, payload).ok_or(DropReason::NoMemory),
+            true => memory.store(&down, payload).ok_or(DropReason::NoMemory),
             false => Err(DropReason::BeyondWindow),
         };
         let buffer =
@@ -357,15 +381,13 @@ impl<B: Copy> Tree<B> {
         self.slots[index] = Some(Slot {
             phase: Phase::Result,
             arrived: old.as_ref().map_or(0, |s| s.arrived),
-            asked: 0,
-            contradicted: 0,
+            asking: old.as_ref().map_or(0, |s| s.asking),
             marks: header.marks,
-            cap: header.window_cap,
             missing: header.missing,
-            chunk: header.chunk,
-            format: header.format,
-            n_elems: header.n_elems,
+            down: header.congested_down,
+            shape: Some(Shape::of(header)),
             sum: Some(buffer),
+            ..Slot::new(header.window_cap)
         });
         if let Some(filling) = old.as_ref().filter(|s| s.phase == Phase::Filling) {
             self.meter.give_up(self.last_seen, !filling.arrived);
@@ -374,7 +396,7 @@ impl<B: Copy> Tree<B> {
             memory.free(partial);
         }
         self.counters.results += 1;
-        self.hand_down(buffer, out);
+        self.hand_down(index, vid, out);
         self.advance(vid, memory);
         if self.lease.is_partial() {
             self.tell_parent(header, out);
@@ -397,7 +419,7 @@ impl<B: Copy> Tree<B> {
         {
             self.told_parent = self.results_below;
             let vid = Vid(self.results_below);
-            out.control(parent, Header { kind: Kind::Acknowledgement, vid, n_elems: 0, ..*result });
+            out.control(parent, result.notice(Kind::Acknowledgement, vid));
         }
     }
 
@@ -511,7 +533,8 @@ impl<B: Copy> Tree<B> {
         }
         self.counters.mismatches += 1;
         let missing = self.lease.children[child].ranks;
-        let notice = Header { kind: Kind::Mismatch, missing, ..*header };
+        let n_elems = header.n_elems;
+        let notice = Header { missing, n_elems, ..header.notice(Kind::Mismatch, header.vid) };
         self.spread_mismatch(&notice, None, out);
         Err(DropReason::Mismatch)
     }
@@ -530,13 +553,17 @@ impl<B: Copy> Tree<B> {
         let vid = header.vid.0;
         let branch = u32::from(ce) << self.lease.children[child].branch;
         let slot = self.slots[index].as_mut().expect("the caller made it");
-        let before = (slot.arrived, slot.marks, slot.cap, slot.missing);
+        let before = (slot.arrived, slot.marks, slot.cap, slot.missing, slot.asking);
         slot.arrived |= 1 << child;
+        slot.asking |= u64::from(header.asks) << child;
         slot.marks |= header.marks | branch;
         slot.cap = slot.cap.min(header.window_cap);
         slot.missing |= header.missing;
         let placed = if self.is_releasable(vid) {
-            self.release(vid, Some((child, header, payload)), memory, out)
+            let arriving = (!header.empty).then_some((child, header, payload));
+            self.release(vid, arriving, memory, out)
+        } else if header.empty {
+            Ok(())
         } else {
             let stored = memory.store(header, payload).ok_or(DropReason::NoMemory);
             stored.map(|b| self.port_buffers[index * self.lease.children.len() + child] = Some(b))
@@ -544,12 +571,13 @@ impl<B: Copy> Tree<B> {
         if placed.is_err() {
             // Nothing was counted: the worker sends it again.
             if let Some(slot) = self.slots[index].as_mut() {
-                (slot.arrived, slot.marks, slot.cap, slot.missing) = before;
+                (slot.arrived, slot.marks, slot.cap, slot.missing, slot.asking) = before;
             }
             return placed;
         }
         self.counters.contributions += 1;
         self.measure(index, child, before.0 == 0);
+        self.send_empties(out);
         Ok(())
     }
 
@@ -585,7 +613,7 @@ impl<B: Copy> Tree<B> {
         };
         let children = self.lease.children.len();
         let arrived = slot.arrived.count_ones();
-        if slot.phase != Phase::Filling || arrived < self.lease.needed() {
+        if slot.phase != Phase::Filling || arrived < self.lease.needed() || !self.has_source(slot) {
             return false;
         }
         slot.contradicted == 0 && (arrived as usize == children || self.all_keep_up(vid))
@@ -614,61 +642,68 @@ impl<B: Copy> Tree<B> {
         let children = self.lease.children.len();
         let slot = self.slots[index].as_ref().expect("a releasable slot");
         let absent = self.ranks(!slot.arrived);
+        let stored = &self.port_buffers[index * children..(index + 1) * children];
+        let has_elements = arriving.is_some() || stored.iter().any(Option::is_some);
+        if !has_elements {
+            self.release_empty(vid, memory, out);
+            return Ok(());
+        }
+        let header = self.header_of(vid, slot, absent);
+        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;
+        self.free_port_buffers(index, memory);
+        let slot = self.slots[index].as_mut().expect("a releasable slot");
+        let root = self.lease.parent.is_none();
+        slot.phase = if root { Phase::Result } else { Phase::Partial };
+        slot.sum = Some(sum);
+        self.counters.released += 1;
+        self.counters.released_partially += u64::from(absent != 0);
+        self.counters.marked += u64::from(slot.marks != 0);
+        match self.lease.parent {
+            Some(parent) => {
+                self.forget_sent_empties(header.others, vid);
+                out.data(parent, sum);
+            }
+            None => self.hand_down(index, vid, out),
+        }
+        self.advance(vid, memory);
+        Ok(())
+    }
+
+    /// Header of the sum of a slot, upward or at the root downward.
+    fn header_of(&self, vid: u32, slot: &Slot<B>, absent: u64) -> Header {
+        let shape = slot.shape.expect("some contribution has elements");
         let root = self.lease.parent.is_none();
         let header = Header {
             kind: if root { Kind::Result } else { Kind::Partial },
             resent: distance(vid, self.refused_below) < 0,
             congested_down: false,
             tree: self.lease.tree,
-            format: slot.format,
+            format: shape.format,
             job: self.lease.job,
             vid: Vid(vid),
-            chunk: slot.chunk,
+            chunk: shape.chunk,
             epoch: self.lease.epoch,
             window_cap: slot.cap.min(self.cap.announced),
-            n_elems: slot.n_elems,
+            n_elems: shape.n_elems,
             marks: slot.marks,
             missing: slot.missing | absent,
+            parties: shape.parties,
+            empty: false,
+            asks: slot.asking != 0 && !root,
+            others: 0,
         };
-        let stored = &self.port_buffers[index * children..(index + 1) * children];
-        let sum = memory.reduce(&header, stored, arriving).ok_or(DropReason::NoMemory)?;
-        self.free_port_buffers(index, memory);
-        let slot = self.slots[index].as_mut().expect("a releasable slot");
-        slot.phase = if root { Phase::Result } else { Phase::Partial };
-        slot.sum = Some(sum);
-        self.counters.released += 1;
-        self.counters.released_partially += u64::from(absent != 0);
-        self.counters.marked += u64::from(header.marks != 0);
-        match self.lease.parent {
-            Some(parent) => out.data(parent, sum),
-            None => self.hand_down(sum, out),
+        if root {
+            return self.header_down(&header);
         }
-        self.advance(vid, memory);
-        Ok(())
+        let (others, marks, cap) = self.empties_before(vid);
+        let window_cap = header.window_cap.min(cap);
+        Header { others, marks: header.marks | marks, window_cap, ..header }
     }
 
     fn free_port_buffers<M: Memory<Buffer = B>>(&mut self, index: usize, memory: &mut M) {
         let children = self.lease.children.len();
         let buffers = &mut self.port_buffers[index * children..(index + 1) * children];
         buffers.iter_mut().filter_map(Option::take).for_each(|b| memory.free(b));
-    }
-
-    fn hand_down(&self, sum: B, out: &mut TransmitQueue<B>) {
-        for child in &self.lease.children {
-            out.data(child.port, sum);
-        }
-    }
-
-    fn hand_down_to_asked(&mut self, index: usize, out: &mut TransmitQueue<B>) {
-        let Some(Slot { asked, sum: Some(sum), .. }) = self.slots[index].as_mut() else {
-            return;
-        };
-        let asked = std::mem::take(asked);
-        for (i, child) in self.lease.children.iter().enumerate() {
-            if asked & 1 << i != 0 {
-                out.data(child.port, *sum);
-            }
-        }
     }
 
     /// Advances past released vids and frees sums that every child has.
@@ -707,17 +742,21 @@ impl<B: Copy> Tree<B> {
         let slot = self.slots[index].as_mut().expect("a released slot");
         let counted = slot.arrived & bit != 0;
         slot.arrived |= bit;
-        let sum = slot.sum.expect("a released slot holds its sum");
         self.counters.duplicates += u64::from(counted);
         self.counters.late += u64::from(!counted);
         if header.resent {
             self.counters.answered += 1;
             if slot.phase == Phase::Result {
-                out.data(self.lease.children[child].port, sum);
+                self.answer(index, header.vid.0, child, out);
             } else if let Some(parent) = self.lease.parent {
                 slot.asked |= bit;
-                memory.mark_resent(sum);
-                out.data(parent, sum);
+                match slot.sum {
+                    Some(sum) => {
+                        memory.mark_resent(sum);
+                        out.data(parent, sum);
+                    }
+                    None => self.repeat_empty(index, header.vid, parent, out),
+                }
             }
         }
         if counted { DropReason::Duplicate } else { DropReason::Late }
@@ -751,7 +790,7 @@ impl<B: Copy> Tree<B> {
         slot.contradicted |= 1 << child;
         if first {
             let missing = self.lease.children[child].ranks;
-            let notice = Header { kind: Kind::Mismatch, n_elems: 0, missing, ..*header };
+            let notice = Header { missing, ..header.notice(Kind::Mismatch, header.vid) };
             self.spread_mismatch(&notice, None, out);
         }
         DropReason::Contradiction
@@ -782,7 +821,7 @@ impl<B: Copy> Tree<B> {
                 0 => (Kind::Waiting, self.ranks(!arrived)),
                 _ => (Kind::Mismatch, self.ranks(contradicted)),
             };
-            let notice = Header { kind, n_elems: 0, missing, ..*header };
+            let notice = Header { missing, ..header.notice(kind, header.vid) };
             self.counters.waiting += 1;
             out.control(self.lease.children[child].port, notice);
         }
@@ -803,7 +842,31 @@ impl<B> Tenancy for Tree<B> {
 }
 
 impl<B> Slot<B> {
+    /// `cap`: window that the node allows.
+    fn new(cap: u16) -> Slot<B> {
+        Slot {
+            phase: Phase::Filling,
+            arrived: 0,
+            asked: 0,
+            contradicted: 0,
+            marks: 0,
+            cap,
+            missing: 0,
+            asking: 0,
+            down: false,
+            shape: None,
+            sum: None,
+        }
+    }
+
     fn is_of(&self, header: &Header) -> bool {
-        self.chunk == header.chunk && self.format == header.format && self.n_elems == header.n_elems
+        self.shape.is_none_or(|shape| shape == Shape::of(header))
+    }
+}
+
+impl Shape {
+    fn of(header: &Header) -> Shape {
+        let Header { chunk, format, n_elems, parties, .. } = *header;
+        Shape { chunk, format, n_elems, parties }
     }
 }

@@ -4,16 +4,17 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-use netsum_wire::panama::{Header, Kind, NO_CAP};
+use netsum_wire::panama::{Header, Kind, MAX_SCOPED_RANKS, NO_CAP, Parties};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
 
+use super::answers::Answers;
 use super::lease::first_window;
 use crate::congestion::CongestionRule;
 use crate::flow::{Signals, TreeFlow, TreeStats};
-use crate::handover::{Finished, Progress};
+use crate::handover::{Finished, Progress, TreeProgress};
 use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment};
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Refusal, Settings, WorkerMachine};
-use crate::{DropReason, Time, epoch};
+use crate::{DropReason, Pattern, Time, epoch};
 
 /// A worker's configuration, by its job's plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,8 +27,12 @@ pub struct WorkerConfig {
     pub rank: Rank,
     /// Number of workers of the job.
     pub ranks: u32,
-    /// Number of trees, at least 1.
+    /// Number of trees, at least 1; with `copies`, those are the second half of them.
     pub trees: u8,
+    /// Whether each tree has a copy, with windows and numbers of its own, for operations that copy what one rank sends
+    /// to all others ([`Pattern::copies`](crate::Pattern::copies)): these overlap with sums. Without, there are neither
+    /// copies nor operations other than allreduce.
+    pub copies: bool,
     /// Maximum number of fragments in flight per tree.
     pub window_max: u16,
     /// Largest payload, counted in the type in which elements are added.
@@ -70,7 +75,12 @@ pub struct Worker {
     reported: Vec<u64>,
     /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
-    operations: Operations<Missing>,
+    /// Operations by lane: on the trees, and on their copies. Each numbers its fragments.
+    lanes: Vec<Operations<Missing>>,
+    /// By tree, empty contributions to be sent, and answers to be expected.
+    answers: Vec<Answers>,
+    /// Fragments that are complete without elements for this rank, and its elements of them.
+    settled: VecDeque<Accepted>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     /// The tree whose turn it is for the next packet.
@@ -100,13 +110,18 @@ impl WorkerMachine for Worker {
 
     fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
+        let lanes = if config.copies { 2 } else { 1 };
+        assert!(config.trees.is_multiple_of(lanes), "every tree has a copy");
+        let per_lane = u64::from(config.trees / lanes);
         let cap = first_window(config.window_max);
         let flow = TreeFlow::new(now, config.congestion, config.window_max, cap, first);
         Worker {
             trees: vec![flow; usize::from(config.trees)],
             reported: vec![first; usize::from(config.trees)],
             missed_below: vec![first; usize::from(config.trees)],
-            operations: Operations::new(first * u64::from(config.trees)),
+            lanes: vec![Operations::new(first * per_lane); usize::from(lanes)],
+            answers: vec![Answers::new(first); usize::from(config.trees)],
+            settled: VecDeque::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -120,8 +135,12 @@ impl WorkerMachine for Worker {
 
     fn submit(&mut self, submission: Submission) {
         let id = submission.id;
+        let scoped = submission.pattern != Pattern::Allreduce;
+        assert!(!scoped || self.config.copies, "the plan is for allreduce alone");
+        assert!(!scoped || self.config.ranks <= MAX_SCOPED_RANKS, "ranks have no bit of their own");
         let elements = elements_per_fragment(self.config.fragment_bytes, submission.format.dtype);
-        if !self.operations.submit(submission, elements, 0) {
+        let lane = usize::from(submission.pattern.copies());
+        if !self.lanes[lane].submit(submission, elements, 0) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
     }
@@ -134,7 +153,10 @@ impl WorkerMachine for Worker {
     ) -> Result<Option<Accepted>, DropReason> {
         self.check_addressee(header)?;
         let outcome = match header.kind {
-            Kind::Result => self.take_result(now, ce, header).map(Some),
+            Kind::Result => {
+                self.take_others(now, ce, header);
+                self.take_result(now, ce, header)
+            }
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
             _ => Err(DropReason::WrongDirection),
@@ -147,6 +169,10 @@ impl WorkerMachine for Worker {
 
     fn read(&mut self, _: &Accepted, payload: &[u8], out: &mut [u8]) {
         out.copy_from_slice(payload);
+    }
+
+    fn poll_settled(&mut self) -> Option<Accepted> {
+        self.settled.pop_front()
     }
 
     fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
@@ -198,7 +224,7 @@ impl WorkerMachine for Worker {
     }
 
     fn outstanding(&self) -> impl Iterator<Item = &Submission> {
-        self.operations.outstanding().map(|o| &o.submission)
+        self.lanes.iter().flat_map(Operations::outstanding).map(|o| &o.submission)
     }
 
     fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
@@ -206,25 +232,60 @@ impl WorkerMachine for Worker {
     }
 
     fn progress(&self) -> Progress {
-        Progress { trees: self.trees.iter().map(|t| t.flight.progress()).collect() }
+        let of = |(index, tree): (usize, &TreeFlow)| {
+            let progress = tree.flight.progress();
+            let untaken = self.untaken(index, &progress);
+            TreeProgress { untaken, ..progress }
+        };
+        Progress { trees: self.trees.iter().enumerate().map(of).collect() }
     }
 
     fn submitted(&self) -> u64 {
-        self.operations.submitted()
+        let of = |(lane, operations): (usize, &Operations<Missing>)| {
+            // One past the number that the last fragment has among those of both lanes.
+            let last = operations.submitted().checked_sub(1);
+            let g = |n: u64| {
+                self.g_of(
+                    lane * self.per_lane() + n as usize % self.per_lane(),
+                    n / self.per_lane() as u64,
+                )
+            };
+            last.map_or(0, |n| g(n) + 1)
+        };
+        self.lanes.iter().enumerate().map(of).max().unwrap_or(0)
     }
 
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         let trees = self.trees.len() as u64;
-        let (tree, vid) = ((g % trees) as usize, g / trees);
-        if self.trees[tree].flight.is_received(vid) {
+        let (index, vid) = ((g % trees) as usize, g / trees);
+        if self.trees[index].flight.is_received(vid) {
             return None;
         }
-        let operation = self.operations.find(g)?;
-        Some((operation.submission.id, operation.fragment(g).1))
+        let (operation, parties, elements) = self.fragment(index, vid)?;
+        let taken = parties.takes(self.me());
+        taken.then_some((operation.submission.id, elements))
+    }
+
+    fn to_repeat(&self, finished: &Finished) -> Vec<Accepted> {
+        let trees = self.per_lane() as u64;
+        // Operations that give elements away are on the trees, not on the copies.
+        let given = self.lanes[0].given_away().flat_map(|operation| {
+            operation.numbers().map(move |n| {
+                let (_, elements) = operation.fragment(n);
+                let g = self.g_of((n % trees) as usize, n / trees);
+                Accepted { g, id: operation.submission.id, elements }
+            })
+        });
+        given.filter(|fragment| !finished.contains(fragment.g)).collect()
     }
 
     fn remaining(self, finished: &Finished) -> Vec<Submission> {
-        self.operations.remaining(finished).map(|(rest, _)| rest).collect()
+        let (trees, per_lane) = (self.trees.len() as u64, self.per_lane() as u64);
+        let rest = self.lanes.into_iter().enumerate().flat_map(|(lane, operations)| {
+            let g = move |n: u64| n / per_lane * trees + lane as u64 * per_lane + n % per_lane;
+            operations.remaining_by(move |n| finished.contains(g(n)))
+        });
+        rest.map(|(rest, _)| rest).collect()
     }
 }
 
@@ -234,7 +295,8 @@ impl Worker {
     pub fn digest(&self, state: &mut impl Hasher) {
         self.trees.iter().for_each(|tree| tree.digest(state));
         let partial = (&self.reported, &self.missed_below);
-        (self.config.epoch, self.operations.submitted(), self.turn, partial).hash(state);
+        self.lanes.iter().for_each(|lane| lane.submitted().hash(state));
+        (self.config.epoch, self.turn, partial, &self.answers).hash(state);
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
@@ -253,7 +315,7 @@ impl Worker {
         now: Time,
         ce: bool,
         header: &Header,
-    ) -> Result<Accepted, DropReason> {
+    ) -> Result<Option<Accepted>, DropReason> {
         let index = usize::from(header.tree.0);
         let tree = &self.trees[index];
         let vid = tree.flight.expand(header.vid.0).ok_or(DropReason::Duplicate)?;
@@ -265,29 +327,81 @@ impl Worker {
         if !tree.flight.covers(vid) || early && !self.config.partial {
             return Err(DropReason::Unexpected);
         }
-        let g = self.g_of(index, vid);
-        let Some(operation) = self.operations.find_mut(g) else {
+        let Some((operation, parties, elements)) = self.fragment(index, vid) else {
             self.missed_below[index] = self.missed_below[index].max(vid + 1);
             return Err(DropReason::Unexpected);
         };
-        if !is_of(operation, g, header) {
+        let id = operation.submission.id;
+        if !is_of(operation, self.number(index, vid), header) {
+            if parties != Parties::All {
+                // Empty contributions alone do not reveal it.
+                self.report(Event::Mismatch { id, named: None });
+            }
             return Err(DropReason::Mismatch);
         }
-        let (_, elements) = operation.fragment(g);
-        let accepted = Accepted { g, id: operation.submission.id, elements };
-        operation.state |= header.missing;
-        if operation.finish_one() {
-            let (id, missing) = (accepted.id, operation.state);
-            self.events.push_back(Event::Done { id, missing });
-            self.operations.forget_done();
+        if parties.takes(self.me()) == header.empty {
+            return Err(DropReason::Members);
         }
-        let down = ce || header.congested_down;
-        let signals = Signals { marks: header.marks, down, cap: header.window_cap };
-        self.trees[index].acknowledge(now, vid, signals);
+        let accepted = Accepted { g: self.g_of(index, vid), id, elements };
+        self.settle(now, index, vid, header.missing, signals(ce, header), true);
         if self.config.partial {
             self.report_progress(index);
         }
-        Ok(accepted)
+        if header.empty {
+            self.settled.push_back(accepted);
+            return Ok(None);
+        }
+        Ok(Some(accepted))
+    }
+
+    /// Handles the news in a packet: other fragments that are complete and that this rank does not take.
+    fn take_others(&mut self, now: Time, ce: bool, header: &Header) {
+        if header.others == 0 {
+            return;
+        }
+        let index = usize::from(header.tree.0);
+        let Some(vid) = self.trees[index].flight.expand(header.vid.0) else { return };
+        for behind in (1..=u64::from(u64::BITS)).rev() {
+            let bit = header.others >> (behind - 1) & 1;
+            let Some(vid) = vid.checked_sub(behind).filter(|_| bit == 1) else { continue };
+            let flight = &self.trees[index].flight;
+            if flight.is_received(vid) || vid >= flight.next() {
+                continue;
+            }
+            let Some((operation, parties, elements)) = self.fragment(index, vid) else { continue };
+            if parties.takes(self.me()) {
+                continue;
+            }
+            let (id, g) = (operation.submission.id, self.g_of(index, vid));
+            self.settled.push_back(Accepted { g, id, elements });
+            self.settle(now, index, vid, 0, signals(ce, header), false);
+        }
+    }
+
+    /// Records that a fragment is complete. `at_once`: whether this rank was told as soon as it was.
+    fn settle(
+        &mut self,
+        now: Time,
+        index: usize,
+        vid: u64,
+        missing: u64,
+        signals: Signals,
+        at_once: bool,
+    ) {
+        self.trees[index].acknowledge(now, vid, signals, at_once);
+        self.answers[index].forget(vid);
+        let (lane, n) = (index / self.per_lane(), self.number(index, vid));
+        let Some(operation) = self.lanes[lane].find_mut(n) else { return };
+        operation.state |= missing;
+        if operation.finish_one() {
+            let (id, missing) = (operation.submission.id, operation.state);
+            self.events.push_back(Event::Done { id, missing });
+            let flows = &self.trees[lane * self.per_lane()..(lane + 1) * self.per_lane()];
+            let base = flows.iter().map(|tree| tree.flight.base()).min().unwrap_or(0);
+            let everywhere = base.saturating_sub(self.config.window_max.into());
+            let settled = everywhere * self.per_lane() as u64;
+            self.lanes[lane].forget_done(settled);
+        }
     }
 
     fn take_waiting(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
@@ -299,12 +413,12 @@ impl Worker {
     fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
         let index = usize::from(header.tree.0);
         let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
-        let g = self.g_of(index, vid);
-        let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
+        let (operation, ..) = self.fragment(index, vid).ok_or(DropReason::Unexpected)?;
+        let n = self.number(index, vid);
         let (id, ranks) = (operation.submission.id, header.missing);
         let refusal = match header.n_elems {
             0 => Refusal::Changed,
-            _ if is_of(operation, g, header) => Refusal::LikeOurs,
+            _ if is_of(operation, n, header) => Refusal::LikeOurs,
             _ => Refusal::Unlike,
         };
         self.report(Event::Mismatch { id, named: None });
@@ -321,26 +435,115 @@ impl Worker {
     }
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
-        let limit = self.operations.end_of_tree(index, self.trees.len());
-        let (vid, resent) = self.trees[index].next(now, limit)?;
-        let missed = vid < self.missed_below[index];
-        Some(self.outgoing(index, vid, resent || missed))
+        let (lane, tree) = (index / self.per_lane(), index % self.per_lane());
+        let limit = self.lanes[lane].end_of_tree(tree, self.per_lane());
+        while let Some((vid, resent)) = self.trees[index].next(now, limit) {
+            let missed = vid < self.missed_below[index];
+            let (operation, parties, _) = self.fragment(index, vid).expect("it is in flight");
+            let id = operation.submission.id;
+            if parties.contributes(self.me()) || resent {
+                let mut outgoing = self.outgoing(index, vid, resent || missed);
+                if resent {
+                    return Some(outgoing);
+                }
+                let unsent = self.answers[index].take(id, vid);
+                match unsent {
+                    Some((last, others)) if last != vid => {
+                        // The contribution may not carry them: it is of another operation, or too far ahead.
+                        let flushed = self.empty(index, last, others, limit);
+                        outgoing.header.asks = self.asks(index, vid, parties, limit);
+                        self.notices.push_back(outgoing);
+                        return Some(flushed);
+                    }
+                    Some((_, others)) => outgoing.header.others = others,
+                    None => {}
+                }
+                outgoing.header.asks = self.asks(index, vid, parties, limit);
+                return Some(outgoing);
+            }
+            if let Some((last, others)) = self.answers[index].add(id, vid) {
+                return Some(self.empty(index, last, others, limit));
+            }
+        }
+        let in_flight = self.trees[index].flight.in_flight();
+        let nothing_follows = self.trees[index].flight.next() == limit;
+        let (last, others) = self.answers[index].flush(in_flight, nothing_follows)?;
+        Some(self.empty(index, last, others, limit))
+    }
+
+    /// Empty contributions to a fragment and to others.
+    fn empty(&mut self, index: usize, vid: u64, others: u64, limit: u64) -> Outgoing {
+        let mut outgoing = self.outgoing(index, vid, false);
+        outgoing.header.others = others;
+        outgoing.header.asks = self.asks(index, vid, outgoing.header.parties, limit);
+        outgoing
+    }
+
+    /// Whether the switch must answer at this vid, so that a window does not fill before an answer.
+    fn asks(&mut self, index: usize, vid: u64, parties: Parties, limit: u64) -> bool {
+        let (window, takes) = (self.trees[index].window(), parties.takes(self.me()));
+        self.answers[index].asks(vid, takes, window, vid + 1 == limit)
     }
 
     fn outgoing(&self, index: usize, vid: u64, resent: bool) -> Outgoing {
-        let g = self.g_of(index, vid);
-        let operation = self.operations.find(g).expect("a vid in flight belongs to an operation");
-        let (fragment, elements) = operation.fragment(g);
+        let (operation, parties, elements) =
+            self.fragment(index, vid).expect("a vid in flight belongs to an operation");
+        let (fragment, _) = operation.fragment(self.number(index, vid));
+        let contributes = parties.contributes(self.me());
         let header = Header {
             kind: Kind::Contribution,
             resent,
             format: operation.submission.format,
             chunk: operation.submission.chunk(fragment),
             n_elems: (elements.end - elements.start) as u16,
+            parties,
+            empty: !contributes,
             ..self.blank(index, vid)
         };
-        let payload = Some((operation.submission.id, elements));
+        let payload = contributes.then_some((operation.submission.id, elements));
         Outgoing { tree: TreeId(index as u8), header, payload }
+    }
+
+    /// The operation, the parties and the elements of a vid.
+    fn fragment(
+        &self,
+        index: usize,
+        vid: u64,
+    ) -> Option<(&ActiveOperation<Missing>, Parties, Range<u64>)> {
+        let n = self.number(index, vid);
+        let operation = self.lanes[index / self.per_lane()].find(n)?;
+        let (_, parties, elements) = operation.scoped_fragment(n);
+        Some((operation, parties, elements))
+    }
+
+    /// The numbers of a tree, from a window below the results on, whose elements this rank neither lacks nor has.
+    fn untaken(&self, index: usize, progress: &TreeProgress) -> Vec<u64> {
+        let from = progress.base.saturating_sub(self.config.window_max.into());
+        let flight = &self.trees[index].flight;
+        let untaken = |&vid: &u64| {
+            self.fragment(index, vid).is_some_and(|(_, parties, _)| match parties {
+                // What it has contributed is the result.
+                Parties::FromOne(_) => !parties.takes(self.me()) && !flight.is_received(vid),
+                _ => !parties.takes(self.me()),
+            })
+        };
+        (from..flight.next()).filter(untaken).collect()
+    }
+
+    /// This rank, as a bitmap of ranks.
+    fn me(&self) -> u64 {
+        1 << (self.config.rank.0 % MAX_SCOPED_RANKS)
+    }
+
+    /// Trees of a lane.
+    fn per_lane(&self) -> usize {
+        self.trees.len() / self.lanes.len()
+    }
+
+    /// Number of a vid among the fragments of its lane.
+    fn number(&self, index: usize, vid: u64) -> u64 {
+        let per_lane = self.per_lane();
+        vid * per_lane as u64 + (index % per_lane) as u64
     }
 
     /// With partial synchronisation a worker that lags contributes little and receives much: the switch must learn its
@@ -374,6 +577,10 @@ impl Worker {
             n_elems: 0,
             marks: 0,
             missing: 0,
+            parties: Parties::All,
+            empty: false,
+            asks: false,
+            others: 0,
         }
     }
 
@@ -382,11 +589,17 @@ impl Worker {
     }
 }
 
+fn signals(ce: bool, header: &Header) -> Signals {
+    let down = ce || header.congested_down;
+    Signals { marks: header.marks, down, cap: header.window_cap }
+}
+
 /// Whether a packet has the fragment's place, format and length.
-fn is_of(operation: &ActiveOperation<Missing>, g: u64, header: &Header) -> bool {
-    let (fragment, elements) = operation.fragment(g);
+fn is_of(operation: &ActiveOperation<Missing>, n: u64, header: &Header) -> bool {
+    let (fragment, parties, elements) = operation.scoped_fragment(n);
     let submission = &operation.submission;
-    header.chunk == submission.chunk(fragment)
+    header.parties == parties
+        && header.chunk == submission.chunk(fragment)
         && header.format == submission.format
         && u64::from(header.n_elems) == elements.end - elements.start
 }

@@ -230,7 +230,7 @@ impl WorkerMachine for Worker {
         let (low, high) = rounds.fold((u64::MAX, 0), |(l, h), r| (l.min(r), h.max(r)));
         let base = (low * slots..).find(|&g| !has(g)).unwrap_or(0);
         let above = (base..high * slots).map(has).collect();
-        Progress { trees: vec![TreeProgress { base, above }] }
+        Progress { trees: vec![TreeProgress { base, above, untaken: Vec::new() }] }
     }
 
     fn submitted(&self) -> u64 {
@@ -286,7 +286,7 @@ impl Worker {
         if operation.finish_one() {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
-        self.operations.forget_done();
+        self.operations.forget_done(0);
         self.last_seen = now;
         self.stats.results += 1;
         let slot = &mut self.slots[usize::from(header.slot)];

@@ -437,7 +437,11 @@ impl Attached {
             let received: BTreeSet<u64> = self.received.iter().filter_map(number).collect();
             let base = (first..).find(|n| !received.contains(n)).expect("there is one");
             let end = received.last().map_or(base, |last| last + 1).max(base);
-            TreeProgress { base, above: (base..end).map(|n| received.contains(&n)).collect() }
+            TreeProgress {
+                base,
+                above: (base..end).map(|n| received.contains(&n)).collect(),
+                untaken: Vec::new(),
+            }
         };
         Progress { trees: (0..trees).map(tree).collect() }
     }

@@ -259,6 +259,7 @@ impl World {
             numel: numel as u64,
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
+            pattern: Default::default(),
         };
         self.hosts[host].operations.push(HostOperation {
             what: what.clone(),

@@ -110,6 +110,10 @@ fn header(lease: &Lease, vid: u32, format: Format, n_elems: u16) -> Header {
         n_elems,
         marks: 0,
         missing: 0,
+        parties: netsum_wire::panama::Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     }
 }
 

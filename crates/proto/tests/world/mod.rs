@@ -1,6 +1,7 @@
 //! Test fixture: switches and workers on a faulty network. Checks are in the tests.
 
 pub mod network;
+pub mod transition;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,6 +52,11 @@ pub struct HostOperation {
     pub numel: usize,
     pub buffer: Vec<u8>,
     pub done: Option<u64>,
+    /// The buffer when the operation was done; the caller has overwritten it since.
+    pub result: Option<Vec<u8>>,
+    pub pattern: Pattern,
+    /// Whether it is done, and contributes again for a rank that lacks its result.
+    pub again: bool,
     /// By fragment of the epoch: the ranks that are missing in the result.
     pub missing: BTreeMap<u64, u64>,
 }
@@ -77,6 +83,18 @@ pub struct Job {
     pub epoch: u16,
 }
 
+impl HostOperation {
+    /// The buffer as the caller gets it.
+    pub fn values(&self) -> &[u8] {
+        self.result.as_deref().unwrap_or(&self.buffer)
+    }
+
+    pub fn bytes(&self, elements: &std::ops::Range<u64>) -> std::ops::Range<usize> {
+        let size = self.format.dtype.size();
+        elements.start as usize * size..elements.end as usize * size
+    }
+}
+
 /// Layout of a world.
 #[derive(Clone, Debug)]
 pub struct Layout {
@@ -89,6 +107,8 @@ pub struct Layout {
     pub release_permille: u16,
     pub congestion: CongestionRule,
     pub start: Start,
+    /// Whether each tree has a copy, for operations that copy.
+    pub copies: bool,
 }
 
 impl Default for Layout {
@@ -103,6 +123,7 @@ impl Default for Layout {
             release_permille: 1000,
             congestion: CongestionRule::PerBranch,
             start: Start::default(),
+            copies: false,
         }
     }
 }
@@ -165,8 +186,9 @@ impl World {
             self.hosts[host].retained.clear();
         }
         let shape = self.jobs[job].shape.clone();
-        for tree in 0..trees {
-            let root = usize::from(tree) + usize::from(trees) * usize::from(!first);
+        let all = trees * if self.layout.copies { 2 } else { 1 };
+        for tree in 0..all {
+            let root = usize::from(tree % trees) + usize::from(trees) * usize::from(!first);
             let mut shared = 100;
             let mut branch = 0;
             self.lease(job, tree, &shape, root, None, &mut shared, &mut branch);
@@ -178,7 +200,8 @@ impl World {
                 epoch: Epoch(epoch),
                 rank: Rank(rank as u32),
                 ranks: self.layout.workers,
-                trees,
+                trees: all,
+                copies: self.layout.copies,
                 window_max: self.layout.window_max,
                 fragment_bytes: self.layout.fragment_bytes,
                 congestion: self.layout.congestion,
@@ -262,6 +285,18 @@ impl World {
         numel: usize,
         buffer: Vec<u8>,
     ) {
+        self.submit_pattern(job, rank, format, numel, buffer, Pattern::Allreduce);
+    }
+
+    pub fn submit_pattern(
+        &mut self,
+        job: usize,
+        rank: u32,
+        format: Format,
+        numel: usize,
+        buffer: Vec<u8>,
+        pattern: Pattern,
+    ) {
         let host = self.jobs[job].hosts[rank as usize];
         let id = self.hosts[host].operations.len() as u64;
         assert_eq!(buffer.len(), numel * format.dtype.size());
@@ -271,6 +306,9 @@ impl World {
             numel,
             buffer,
             done: None,
+            result: None,
+            pattern: pattern.clone(),
+            again: false,
             missing,
         });
         self.hosts[host].machine.as_mut().unwrap().submit(Submission {
@@ -279,6 +317,7 @@ impl World {
             numel: numel as u64,
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
+            pattern,
         });
         self.pump_host(host);
     }
@@ -286,6 +325,19 @@ impl World {
     /// A switch dies: its state is lost, and packets to it are dropped.
     pub fn kill_switch(&mut self, node: usize) {
         self.switches[node] = None;
+    }
+
+    /// Bytes on the link of a host, as Ethernet frames with tags: sent and received.
+    pub fn traffic_of_host(&self, host: usize) -> (u64, u64) {
+        let around = |sum: u64, packets: u64| sum + packets * (14 + 20 + 8 + 16);
+        let of = |key: usize, from: bool| {
+            let chosen = self.network.traffic.iter().filter(|(link, _)| match from {
+                true => link.0 == key,
+                false => link.1 == key,
+            });
+            chosen.fold(0, |total, (_, &(bytes, packets))| total + around(bytes, packets))
+        };
+        (of(FIRST_HOST + host, true), of(FIRST_HOST + host, false))
     }
 
     /// Runs until nothing is left to do, until `until`, or until `done` holds; false at the time limit.
@@ -342,19 +394,27 @@ impl World {
     fn host_takes(&mut self, host: usize, ce: bool, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
         let Some(machine) = &mut host.machine else { return };
-        if let Ok(Some(accepted)) = machine.handle(self.network.now, ce, header) {
-            let operation = &mut host.operations[accepted.id as usize];
-            let size = operation.format.dtype.size();
-            let place =
-                accepted.elements.start as usize * size..accepted.elements.end as usize * size;
-            operation.buffer[place].copy_from_slice(payload);
-            operation.missing.insert(accepted.elements.start, header.missing);
-            let keep = u64::from(self.layout.window_max) * u64::from(self.jobs[host.job].trees);
-            host.retained.insert(accepted.g, payload.to_vec());
+        let accepted = machine.handle(self.network.now, ce, header);
+        let keep = u64::from(self.layout.window_max)
+            * u64::from(self.jobs[host.job].trees)
+            * if self.layout.copies { 2 } else { 1 };
+        let mut retain = |g: u64, bytes: Vec<u8>| {
+            host.retained.insert(g, bytes);
             // The vid that is a window below on the same tree.
-            if let Some(old) = accepted.g.checked_sub(keep) {
+            if let Some(old) = g.checked_sub(keep) {
                 host.retained.remove(&old);
             }
+        };
+        while let Some(settled) = machine.poll_settled() {
+            let operation = &host.operations[settled.id as usize];
+            retain(settled.g, operation.buffer[operation.bytes(&settled.elements)].to_vec());
+        }
+        if let Ok(Some(accepted)) = accepted {
+            let operation = &mut host.operations[accepted.id as usize];
+            let place = operation.bytes(&accepted.elements);
+            operation.buffer[place].copy_from_slice(payload);
+            operation.missing.insert(accepted.elements.start, header.missing);
+            retain(accepted.g, payload.to_vec());
         }
     }
 
@@ -402,6 +462,11 @@ impl World {
             match event {
                 Event::Done { id, missing } => {
                     let operation = &mut h.operations[id as usize];
+                    if std::mem::take(&mut operation.again) {
+                        continue;
+                    }
+                    let free = vec![0xaa; operation.buffer.len()];
+                    operation.result = Some(std::mem::replace(&mut operation.buffer, free));
                     assert!(operation.done.is_none(), "operation {id} is done twice");
                     operation.done = Some(missing);
                 }

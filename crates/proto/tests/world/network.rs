@@ -69,6 +69,8 @@ pub struct Network {
     pub now: Time,
     pub faults: Faults,
     pub random: Random,
+    /// By sender and receiver: bytes and packets.
+    pub traffic: BTreeMap<(usize, usize), (u64, u64)>,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     arrivals: BTreeMap<u64, Arrival>,
     sequence: u64,
@@ -80,6 +82,7 @@ impl Network {
             now: Time(0),
             faults,
             random: Random(seed),
+            traffic: BTreeMap::new(),
             queue: BinaryHeap::new(),
             arrivals: BTreeMap::new(),
             sequence: 0,
@@ -87,6 +90,8 @@ impl Network {
     }
 
     pub fn send(&mut self, from: usize, to: usize, packet: Vec<u8>) {
+        let traffic = self.traffic.entry((from, to)).or_default();
+        *traffic = (traffic.0 + packet.len() as u64, traffic.1 + 1);
         let copies = 1 + u32::from(self.random.chance(self.faults.duplication));
         for _ in 0..copies {
             if self.random.chance(self.faults.loss) {

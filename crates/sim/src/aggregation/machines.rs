@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use netsum_proto::Pattern;
 use netsum_proto::handover::resolve;
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{
@@ -287,7 +288,14 @@ impl<R: Protocol> Residents<R> {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let (numel, fingerprint) = (bytes.div_ceil(4).max(1), id as u32);
         let (format, fragments) = (R::FORMAT, Fragments::All);
-        state.machine.submit(Submission { id, format, numel, fingerprint, fragments });
+        state.machine.submit(Submission {
+            id,
+            format,
+            numel,
+            fingerprint,
+            fragments,
+            pattern: Pattern::default(),
+        });
         self.pump_worker(net, worker);
     }
 

@@ -39,6 +39,7 @@ impl<P: Payload> Aggregation<P> {
                     rank: Rank(rank),
                     ranks: placement.len() as u32,
                     trees: trees.len() as u8,
+                    copies: false,
                     window_max: config.window_max,
                     fragment_bytes: config.fragment_bytes,
                     congestion: config.congestion,

@@ -13,7 +13,7 @@ use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
 use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
-use netsum_proto::{PortId, Time, supports};
+use netsum_proto::{Pattern, PortId, Time, supports};
 use netsum_topo::{Host, SumOrder};
 use netsum_wire::Rank;
 
@@ -519,6 +519,7 @@ impl World {
             numel,
             fingerprint: (sequence as u32).wrapping_mul(0x9e37_79b9) ^ numel as u32,
             fragments: Fragments::All,
+            pattern: Pattern::default(),
         };
         TreeOperation { submission, buffer: known.contributions[rank as usize].clone() }
     }

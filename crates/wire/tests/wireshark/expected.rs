@@ -1,5 +1,6 @@
 //! What the decoder says of a packet, as tshark prints it.
 
+use netsum_wire::panama::Parties;
 use netsum_wire::seal::{is_encrypted, is_sealed};
 use netsum_wire::{DecodeError, Protocol, atp, panama, switchml};
 
@@ -31,6 +32,11 @@ pub const FIELDS: &[&str] = &[
     "netsum.n_elems",
     "netsum.marks",
     "netsum.missing",
+    "netsum.others",
+    "netsum.parties",
+    "netsum.party",
+    "netsum.empty",
+    "netsum.asks",
     "netsum.rack_fan_in",
     "netsum.server_fan_in",
     "netsum.slot",
@@ -80,7 +86,17 @@ fn values(packet: &[u8]) -> Result<Values, DecodeError> {
 }
 
 fn of_panama(h: &panama::Header) -> Values {
-    vec![
+    let bitmap = match h.others {
+        0 => ("netsum.missing", format!("0x{:016x}", h.missing)),
+        vids => ("netsum.others", format!("0x{vids:016x}")),
+    };
+    let (parties, party) = match h.parties {
+        Parties::All => ("all", None),
+        Parties::ToOne(rank) => ("to one", Some(rank)),
+        Parties::FromOne(rank) => ("from one", Some(rank)),
+        Parties::Nobody => ("nobody", None),
+    };
+    let mut values = vec![
         ("netsum.kind", name(h.kind)),
         ("netsum.resent", flag(h.resent)),
         ("netsum.congested_down", flag(h.congested_down)),
@@ -94,8 +110,13 @@ fn of_panama(h: &panama::Header) -> Values {
         ("netsum.window_cap", h.window_cap.to_string()),
         ("netsum.n_elems", h.n_elems.to_string()),
         ("netsum.marks", format!("0x{:08x}", h.marks)),
-        ("netsum.missing", format!("0x{:016x}", h.missing)),
-    ]
+        bitmap,
+        ("netsum.parties", parties.to_owned()),
+        ("netsum.empty", flag(h.empty)),
+        ("netsum.asks", flag(h.asks)),
+    ];
+    values.extend(party.map(|rank| ("netsum.party", rank.to_string())));
+    values
 }
 
 fn of_atp(h: &atp::Header) -> Values {

@@ -76,6 +76,10 @@ fn header(kind: Kind, vid: u32) -> Header {
         n_elems: 4,
         marks: 0,
         missing: 0,
+        parties: netsum_wire::panama::Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     }
 }
 

@@ -67,13 +67,19 @@ fn finish(random: &mut Random, packet: &mut Vec<u8>, header: usize, size: usize,
 }
 
 fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
-    let (kind, n) = (random.below(7) as u8, random.below(40) as u16);
+    let (kind, n) = (random.below(8) as u8, random.below(40) as u16);
     let (dtype, operation) = (random.below(5) as u8, random.below(3) as u8);
     packet[1] = kind | (random.byte() & 0x30);
     packet[3] = dtype << 4 | operation;
     packet[20..22].copy_from_slice(&n.to_be_bytes());
     packet[34..38].fill(0);
-    let narrow = matches!(dtype, 1 | 2) && kind != panama::Kind::Partial as u8;
+    if random.below(2) == 0 {
+        packet[34] = random.below(66) as u8;
+        packet[35] = random.below(4) as u8 | (random.byte() & 0x70);
+    }
+    let carries = kind < 3 && packet[35] & 0x10 == 0;
+    let copied = packet[35] & 0x0f == 2;
+    let narrow = matches!(dtype, 1 | 2) && (kind != panama::Kind::Partial as u8 || copied);
     let size = if narrow {
         2
     } else if dtype == 4 {
@@ -82,7 +88,7 @@ fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
         4
     };
     let header = if packet[0] & 15 >= 2 { 54 } else { 38 };
-    finish(random, packet, header, if kind < 3 { size } else { 0 }, n);
+    finish(random, packet, header, if carries { size } else { 0 }, n);
 }
 
 fn plausible_atp(random: &mut Random, packet: &mut Vec<u8>) {
