@@ -156,8 +156,8 @@ pub(crate) extern "C" fn costs(
             .map(|at| element(table, at, "collCostTable"))
             .collect::<Result<Vec<f32>, _>>()?;
         tuner.adapt(collective, bytes, &mut times, protocols);
-        let writes = times.into_iter().enumerate();
-        writes.map(|(at, time)| write(table.wrapping_add(at), time, "collCostTable")).collect()
+        let mut writes = times.into_iter().enumerate();
+        writes.try_for_each(|(at, time)| write(table.wrapping_add(at), time, "collCostTable"))
     })
 }
 

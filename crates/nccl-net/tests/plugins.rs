@@ -152,15 +152,13 @@ fn profiler(version: u32, name: &CStr) -> (Profiler, [usize; 2], c_int) {
     let of = |start, stop, state, finalize| Profiler { start, stop, state, finalize };
     if version == 4 {
         let v: &ProfilerV4 = table(&library, "ncclProfiler_v4");
-        for rank in 0..2 {
-            let (context, at) = (&mut contexts[rank], rank as c_int);
+        for (at, context) in (0..).zip(&mut contexts) {
             assert_eq!((v.init)(context, &mut mask, name.as_ptr(), 0xabc, 2, 2, at, None), 0);
         }
         return (of(v.start_event, v.stop_event, v.record_event_state, v.finalize), contexts, mask);
     }
     let v: &ProfilerV5 = table(&library, &format!("ncclProfiler_v{version}"));
-    for rank in 0..2 {
-        let (context, at) = (&mut contexts[rank], rank as c_int);
+    for (at, context) in (0..).zip(&mut contexts) {
         assert_eq!((v.init)(context, 0xabc, &mut mask, name.as_ptr(), 2, 2, at, None), 0);
     }
     (of(v.start_event, v.stop_event, v.record_event_state, v.finalize), contexts, mask)

@@ -278,16 +278,10 @@ fn lateness(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
         let (job, tree) = (job.to_string(), tree.to_string());
         vec![("job", job), ("tree", tree), ("child", child.address.to_string())]
     };
-    let help = "Time between the first arrival of a fragment and a child's";
-    let kind = MetricType::Histogram;
-    let mut metric = page.encoder.encode_descriptor("child_lateness_seconds", help, None, kind)?;
-    for child in shown {
-        Histogram(&child.lateness).encode(metric.encode_family(&labels(child))?)?;
-    }
-    drop(metric);
+    histograms(page, shown.iter().map(|child| (labels(child), &child.lateness)))?;
     let last = shown.iter().map(|child| (labels(child), child.lateness.last));
     page.counters("child_last", "Fragments of which a child was the last", last)?;
-    let seconds: [(&str, &str, fn(&Lateness) -> u64); 2] = [
+    let seconds: [(&str, &str, Figure<Lateness>); 2] = [
         ("child_awaited_seconds", "Time during which others had to wait for a child", |l| {
             l.awaited_ns
         }),
@@ -296,6 +290,19 @@ fn lateness(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     for (name, help, value) in seconds {
         let each = |child: &ChildSnapshot| (labels(child), value(&child.lateness) as f64 / 1e9);
         page.seconds(name, help, shown.iter().map(each))?;
+    }
+    Ok(())
+}
+
+fn histograms<'a>(
+    page: &mut Page<'_>,
+    children: impl Iterator<Item = (Labels, &'a Lateness)>,
+) -> fmt::Result {
+    let help = "Time between the first arrival of a fragment and a child's";
+    let kind = MetricType::Histogram;
+    let mut metric = page.encoder.encode_descriptor("child_lateness_seconds", help, None, kind)?;
+    for (labels, lateness) in children {
+        Histogram(lateness).encode(metric.encode_family(&labels)?)?;
     }
     Ok(())
 }

@@ -55,7 +55,7 @@ pub(super) fn join(
         description: Some(description(config)),
         ..pb::Join::default()
     };
-    let answerer: Answerer = Arc::new(|reply| responder::answer_by(reply));
+    let answerer: Answerer = Arc::new(responder::answer_by);
     let started = WorkerClient::start_answering(&controller, join, config.size, Some(answerer));
     let (client, notices) = started.map_err(|e| controller_error(&e))?;
     Ok(Fabric { driver, events, client, notices })

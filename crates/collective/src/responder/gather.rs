@@ -33,8 +33,14 @@ impl Asked {
 /// A rank's answer.
 type Answer = (u32, Vec<u8>);
 
-/// Questions that wait for answers: number, group, and where answers go.
-static WAITING: Mutex<Vec<(u64, Arc<Core>, Sender<Answer>)>> = Mutex::new(Vec::new());
+/// A question that waits for answers.
+struct Question {
+    number: u64,
+    group: Arc<Core>,
+    answers: Sender<Answer>,
+}
+
+static WAITING: Mutex<Vec<Question>> = Mutex::new(Vec::new());
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Asks these ranks of a group, this one included or not, and waits for the answers, at most `patience`.
@@ -42,7 +48,7 @@ pub(crate) fn ask(core: &Arc<Core>, ranks: &[u32], patience: Duration) -> Asked 
     let until = Instant::now() + patience;
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let (sender, answers) = unbounded();
-    WAITING.lock().push((number, core.clone(), sender.clone()));
+    WAITING.lock().push(Question { number, group: core.clone(), answers: sender.clone() });
     for &rank in ranks {
         if rank == core.rank {
             let sender = sender.clone();
@@ -62,7 +68,7 @@ pub(crate) fn ask(core: &Arc<Core>, ranks: &[u32], patience: Duration) -> Asked 
             found.0.insert(rank, text);
         }
     }
-    WAITING.lock().retain(|(waiting, ..)| *waiting != number);
+    WAITING.lock().retain(|question| question.number != number);
     found
 }
 
@@ -76,10 +82,10 @@ pub(crate) fn on_answer(group: &str, from: u32, number: u64, bytes: Vec<u8>) {
         return;
     }
     let waiting = WAITING.lock();
-    let asked = waiting.iter().find(|(waiting, core, _)| *waiting == number && core.name == group);
-    if let Some((.., answers)) = asked {
+    let is_asked = |question: &&Question| question.number == number && question.group.name == group;
+    if let Some(question) = waiting.iter().find(is_asked) {
         // The asker may have stopped waiting just now.
-        let _ = answers.send((from, bytes));
+        let _ = question.answers.send((from, bytes));
     }
 }
 
