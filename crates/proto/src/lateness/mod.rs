@@ -238,10 +238,13 @@ mod tests {
         assert_eq!(late[2].last, 64);
         assert_eq!(late[2].awaited_ns, 5_000_000 + 63 * 10);
         assert_eq!(late[2].opening_ns, 5_000_000);
-        let slow =
-            run(4, 64, |child, fragment| fragment as u64 * if child == 2 { 80_000 } else { 10 });
-        assert_eq!(slow[2].awaited_ns, 63 * 80_000);
-        assert_eq!(slow[2].opening_ns, 0, "its first packet came with the others");
+        // The first fragment is complete once the second has begun, so all of them are one burst.
+        let slow = run(4, 64, |child, fragment| match child {
+            2 => 10 + 80_000 * fragment as u64,
+            _ => 10 * fragment as u64,
+        });
+        assert_eq!(slow[2].awaited_ns, 10 + 63 * 80_000);
+        assert_eq!((slow[2].bursts, slow[2].opening_ns), (1, 10), "its first packet came in time");
         for child in [0, 1, 3] {
             assert_eq!(late[child].awaited_ns + slow[child].awaited_ns, 0);
         }
