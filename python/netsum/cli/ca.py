@@ -81,9 +81,7 @@ def revoke(
     ca: Authority = AUTHORITY,
     to: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FOLDER", help="credentials that get the list, or a folder of such folders; repeatable"
-        ),
+        typer.Option(metavar="FOLDER", help="credentials that get the list, or a folder of such folders; repeatable"),
     ] = None,
     as_json: Json = False,
 ) -> None:
