@@ -145,7 +145,10 @@ def test_the_calls_of_vllms_loader(library: Path):
 
 @pytest.mark.skipif(not (PACKAGES / "nccl").exists(), reason="no nccl4py: make setup-nccl")
 def test_nccl4pys_bindings_run_on_it(library: Path):
-    """The lower of its two layers takes addresses: everything runs."""
+    """The lower of its two layers takes addresses: everything runs.
+
+    It looks for an NCCL in site-packages first, where torch brings one, unless the process has one already.
+    """
     script = """
         import ctypes
         import numpy as np
@@ -176,7 +179,7 @@ def test_nccl4pys_bindings_run_on_it(library: Path):
         nccl.comm_finalize(comm)
         nccl.comm_destroy(comm)
     """
-    said = ranks_of(script, library, PYTHONPATH=str(PACKAGES))
+    said = ranks_of(script, library, PYTHONPATH=str(PACKAGES), LD_PRELOAD=str(library))
     assert all("InvalidArgument" in text for text in said), said
 
 
@@ -204,7 +207,7 @@ def test_nccl4pys_communicators_stop_at_the_driver(library: Path):
         part.destroy()
         comm.destroy()
     """
-    for text in ranks_of(script, library, PYTHONPATH=str(PACKAGES)):
+    for text in ranks_of(script, library, PYTHONPATH=str(PACKAGES), LD_PRELOAD=str(library)):
         assert "driver" in text, text
 
 

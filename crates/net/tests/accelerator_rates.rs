@@ -15,7 +15,7 @@ use netsum_net::udp::SocketOptions;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Child, Lease};
 use netsum_proto::policer::{Owner, RateLimit, TenantCounters};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind};
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, Parties};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId, Vid};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -82,6 +82,10 @@ fn packet(job: u32) -> [u8; HEADER_LEN] {
         n_elems: 0,
         marks: 0,
         missing: 0,
+        parties: Parties::All,
+        empty: false,
+        asks: false,
+        others: 0,
     };
     let mut packet = [0; HEADER_LEN];
     header.encode(&mut packet);
