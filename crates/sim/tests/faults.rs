@@ -46,7 +46,7 @@ fn every_scheme_completes_in_every_scenario() {
             let text = configuration(scenario, scheme);
             let (config, built) = parse(&text, "run.toml", folder).unwrap();
             let out = tempfile::tempdir().unwrap();
-            run::run(&config, built, out.path(), |_| ControlFlow::Continue(())).unwrap();
+            run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
             let read = |file| std::fs::read_to_string(out.path().join(file)).unwrap();
             assert_eq!(read("steps.csv").lines().count(), 7, "{scheme}, {scenario}");
             assert!(!read("flows.csv").contains(",,,"), "{scheme}, {scenario}: a flow did not end");

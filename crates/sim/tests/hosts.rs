@@ -23,7 +23,7 @@ fn beside_a_job(host: &str) -> [f64; 3] {
     );
     let (config, built) = parse(&text, "run.toml", Path::new(".")).unwrap();
     let out = tempfile::tempdir().unwrap();
-    whole::run(&config, built, out.path(), |_| ControlFlow::Continue(())).unwrap();
+    whole::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let column = |file: &str, name: &str| -> Vec<f64> {
         let text = std::fs::read_to_string(out.path().join(file)).unwrap();
         let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());

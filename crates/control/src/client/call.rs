@@ -26,18 +26,24 @@ pub fn fabric(
     controller: &ControllerEndpoint,
     timeout: Duration,
 ) -> Result<pb::FabricReply, ControlError> {
-    blocking(controller, "Fabric", timeout, async |mut client| {
+    blocking(controller, "Fabric", timeout, Repeated::Harmless, async |mut client| {
         client.fabric(pb::FabricRequest {}).await
     })
 }
 
-/// Registers a job.
+/// Registers a job. A call whose answer is lost with a controller is made again at the next one that leads; it creates one
+/// job.
 pub fn create_job(
     controller: &ControllerEndpoint,
     request: pb::CreateJobRequest,
     timeout: Duration,
 ) -> Result<pb::CreateJobReply, ControlError> {
-    blocking(controller, "CreateJob", timeout, async |mut client| {
+    let number = getrandom::u64().map_err(|error| ControlError::System {
+        what: "cannot draw a random number",
+        source: io::Error::other(error.to_string()),
+    })?;
+    let request = pb::CreateJobRequest { request: number, ..request };
+    blocking(controller, "CreateJob", timeout, Repeated::Harmless, async |mut client| {
         client.create_job(request.clone()).await
     })
 }
@@ -47,7 +53,7 @@ pub fn status(
     controller: &ControllerEndpoint,
     timeout: Duration,
 ) -> Result<pb::StatusReply, ControlError> {
-    blocking(controller, "Status", timeout, async |mut client| {
+    blocking(controller, "Status", timeout, Repeated::Harmless, async |mut client| {
         client.status(pb::StatusRequest {}).await
     })
 }
@@ -58,7 +64,7 @@ pub fn list_jobs(
     ended: bool,
     timeout: Duration,
 ) -> Result<pb::ListJobsReply, ControlError> {
-    blocking(controller, "ListJobs", timeout, async |mut client| {
+    blocking(controller, "ListJobs", timeout, Repeated::Harmless, async |mut client| {
         client.list_jobs(pb::ListJobsRequest { ended }).await
     })
 }
@@ -95,7 +101,7 @@ pub fn stop_job(
     let mut reason = reason.to_owned();
     shorten(&mut reason);
     let request = pb::StopJobRequest { job, reason };
-    blocking(controller, "StopJob", timeout, async |mut client| {
+    blocking(controller, "StopJob", timeout, Repeated::Harmful, async |mut client| {
         client.stop_job(request.clone()).await
     })
     .map(drop)
@@ -108,8 +114,10 @@ pub fn rekey_job(
     timeout: Duration,
 ) -> Result<(), ControlError> {
     let request = pb::RekeyJobRequest { job };
-    blocking(controller, "RekeyJob", timeout, async |mut client| client.rekey_job(request).await)
-        .map(drop)
+    blocking(controller, "RekeyJob", timeout, Repeated::Harmful, async |mut client| {
+        client.rekey_job(request).await
+    })
+    .map(drop)
 }
 
 /// Whether a controller leads, and where the leader is. Every controller answers.
@@ -117,7 +125,7 @@ pub fn leader(
     controller: &ControllerEndpoint,
     timeout: Duration,
 ) -> Result<pb::LeaderReply, ControlError> {
-    blocking(controller, LEADER_CALL, timeout, async |mut client| {
+    blocking(controller, LEADER_CALL, timeout, Repeated::Harmless, async |mut client| {
         client.leader(pb::LeaderRequest {}).await
     })
 }
@@ -204,10 +212,20 @@ fn innermost(error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
+/// What becomes of a call that is made twice.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Repeated {
+    /// The same as of one.
+    Harmless,
+    /// Something else.
+    Harmful,
+}
+
 fn blocking<T: Send>(
     controller: &ControllerEndpoint,
     call: &'static str,
     timeout: Duration,
+    repeated: Repeated,
     make: impl AsyncFn(ControllerClient<Channel>) -> Result<tonic::Response<T>, tonic::Status> + Send,
 ) -> Result<T, ControlError> {
     let address = controller.address();
@@ -215,7 +233,7 @@ fn blocking<T: Send>(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime
             .map_err(|source| ControlError::System { what: "cannot start a runtime", source })?;
-        let work = ask(controller, call, make);
+        let work = ask(controller, call, repeated, make);
         let seconds = timeout.as_secs_f64();
         let late = |_| ControlError::Timeout { address: address.to_owned(), call, seconds };
         runtime.block_on(async { tokio::time::timeout(timeout, work).await.map_err(late)? })
@@ -225,10 +243,12 @@ fn blocking<T: Send>(
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Asks the controllers until the one that leads has answered. Errors: its refusal, or that none of them answers.
+/// Asks the controllers until the one that leads has answered. Errors: its refusal, that its answer was lost, or that none
+/// of them answers.
 async fn ask<T>(
     controller: &ControllerEndpoint,
     call: &'static str,
+    repeated: Repeated,
     make: impl AsyncFn(ControllerClient<Channel>) -> Result<tonic::Response<T>, tonic::Status>,
 ) -> Result<T, ControlError> {
     let each = controller.each();
@@ -241,9 +261,15 @@ async fn ask<T>(
             Ok(client) => match make(client).await {
                 Ok(reply) => return Ok(reply.into_inner()),
                 Err(status) => {
-                    let error = refused(one, call, &status);
-                    let Some(leader) = named_leader(&status) else { return Err(error) };
-                    (error, Some(leader))
+                    let (error, leader) = (refused(one, call, &status), named_leader(&status));
+                    let may_go_on = leader.is_some()
+                        || each.len() > 1
+                            && repeated == Repeated::Harmless
+                            && is_of_transport(&status);
+                    if !may_go_on {
+                        return Err(error);
+                    }
+                    (error, leader)
                 }
             },
         };

@@ -135,6 +135,8 @@ pub struct Job {
     pub id: u32,
     /// The request.
     pub spec: JobSpec,
+    /// Number of the request that created it, drawn by the caller; 0: it had none.
+    pub request: u64,
     /// The key for its packets' tags; `None`: created on a trusted fabric.
     pub key: Option<JobKey>,
     /// Address of the caller that created it; not stored.
@@ -291,6 +293,7 @@ impl Job {
         Job {
             id,
             spec,
+            request: 0,
             key: None,
             creator: None,
             created_unix_s,

@@ -148,8 +148,12 @@ impl State {
         match event {
             Event::CreateJob { request, key, from } => {
                 let spec = self.spec(&request)?;
+                if let Some(job) = self.created_by(request.request) {
+                    return repeated(job, &spec).map(Answer::Created);
+                }
                 self.admit_waiting(&spec, from)?;
-                return self.create(now_ms, spec, key, from, unix_s).map(Answer::Created);
+                let number = request.request;
+                return self.create(now_ms, spec, number, key, from, unix_s).map(Answer::Created);
             }
             Event::StopJob { job, reason } => self.stop(now_ms, job, &reason)?,
             Event::RekeyJob { job, key } => self.rekey(now_ms, job, key)?,
@@ -183,6 +187,7 @@ impl State {
         &mut self,
         now_ms: u64,
         spec: JobSpec,
+        request: u64,
         key: JobKey,
         from: Option<IpAddr>,
         unix_s: f64,
@@ -191,11 +196,16 @@ impl State {
         let id = self.draw_number();
         let mut job = Job::new(id, spec, unix_s, now_ms + self.settings.join_timeout_ms);
         job.key = self.key_of_new_job(&job.spec, key);
-        job.creator = from;
+        (job.creator, job.request) = (from, request);
         job.active_ms = now_ms;
         self.jobs.insert(id, Arc::new(job));
         self.actions.push(Action::SaveJob(id));
         Ok(id)
+    }
+
+    /// The job that a request has created; a caller that got no answer asks again.
+    fn created_by(&self, request: u64) -> Option<&Job> {
+        self.jobs.values().map(Arc::as_ref).find(|job| request != 0 && job.request == request)
     }
 
     /// A job as it is requested, and as its tenant demands.
@@ -358,5 +368,17 @@ impl State {
 
     pub(super) fn name(&self, node: NodeId) -> &str {
         self.topology.name(node)
+    }
+}
+
+/// The answer to a request that has created `job` before. Errors: it describes another job.
+fn repeated(job: &Job, spec: &JobSpec) -> Result<u32, Refusal> {
+    match (&job.spec.tenant, &job.spec.name, job.spec.size) == (&spec.tenant, &spec.name, spec.size)
+    {
+        true => Ok(job.id),
+        false => Err(Refusal::Invalid(format!(
+            "request {:016x} has created job {}, which is another one; draw a new number for each job",
+            job.request, job.id
+        ))),
     }
 }

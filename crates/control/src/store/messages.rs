@@ -22,6 +22,7 @@ impl From<&JobRow> for message::Job {
             protocol: row.protocol,
             tenant: row.tenant,
             scale: row.scale,
+            request: row.request,
             key: row.key,
             plan: row.plan,
         }
@@ -46,6 +47,7 @@ impl From<message::Job> for JobRow {
             protocol: job.protocol,
             tenant: job.tenant,
             scale: job.scale,
+            request: job.request,
             key: job.key,
             plan: job.plan,
         }

@@ -38,6 +38,7 @@ pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow
             .map_or_else(|| AUTO.to_owned(), |protocol| protocol.to_string()),
         tenant: job.spec.tenant.clone(),
         scale: job.spec.scale,
+        request: job.request,
         key: job.key.map(|key| key.to_bytes().to_vec()),
         plan: plan.map(|plan| plan_message(plan, fabric, topology).encode_to_vec()),
     }
@@ -97,7 +98,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
     let mut job = Job::new(row.job, spec, row.created_unix_s, 0);
     let phase = PHASES.iter().find(|(_, name)| *name == row.phase);
     job.phase = phase.map_or(Phase::Running, |(phase, _)| *phase);
-    job.epoch = row.epoch;
+    (job.epoch, job.request) = (row.epoch, row.request);
     job.order = row.sum_order.and_then(|order| order.parse().ok());
     job.fragment_bytes = row.fragment_bytes;
     if let Some(key) = row.key {

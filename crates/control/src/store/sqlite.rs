@@ -60,6 +60,9 @@ impl SqliteStore {
         if (1..=3).contains(&version) {
             transaction.execute_batch(FROM_3).map_err(fail)?;
         }
+        if (1..=4).contains(&version) {
+            transaction.execute_batch(FROM_4).map_err(fail)?;
+        }
         if meta(&transaction, INCARNATION).map_err(fail)?.is_none() {
             let incarnation = draw_incarnation()?;
             set_meta(&transaction, INCARNATION, incarnation as i64).map_err(fail)?;
@@ -172,8 +175,9 @@ fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
     transaction
         .prepare_cached(
             "INSERT OR REPLACE INTO jobs (job, name, size, max_trees, release_fraction, congestion, min_bytes,
-               created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale, key)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)",
+               created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale, key,
+               request)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
         )?
         .execute(params![
             job.job,
@@ -193,6 +197,7 @@ fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
             job.tenant,
             job.scale,
             job.key,
+            job.request.cast_signed(),
         ])?;
     transaction.prepare_cached("DELETE FROM plans WHERE job = ?1")?.execute([job.job])?;
     if let Some(body) = &job.plan {
@@ -252,6 +257,7 @@ fn job_from(row: &Row) -> rusqlite::Result<JobRow> {
         protocol: row.get("protocol")?,
         tenant: row.get("tenant")?,
         scale: row.get("scale")?,
+        request: row.get::<_, i64>("request")?.cast_unsigned(),
         key: row.get("key")?,
         plan: row.get("body")?,
     })
@@ -312,7 +318,7 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
 const INCARNATION: &str = "incarnation";
 const TERM: &str = "term";
 const NEXT_JOB: &str = "next_job";
-const SCHEMA_VERSION: u32 = 4;
+const SCHEMA_VERSION: u32 = 5;
 /// Migration from the first layout, in which every job used `panama`.
 const FROM_1: &str = "
 ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
@@ -326,6 +332,8 @@ const FROM_3: &str = "
 INSERT INTO meta SELECT 'next_job', COALESCE(MAX(job), 0) + 1 FROM jobs;
 DELETE FROM plans WHERE (job, epoch) NOT IN (SELECT job, MAX(epoch) FROM plans GROUP BY job);
 ";
+/// Migration from the fourth layout, in which requests had no numbers.
+const FROM_4: &str = "ALTER TABLE jobs ADD COLUMN request INTEGER NOT NULL DEFAULT 0;";
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS jobs (
@@ -333,7 +341,7 @@ CREATE TABLE IF NOT EXISTS jobs (
   release_fraction REAL NOT NULL, congestion TEXT NOT NULL, min_bytes INTEGER NOT NULL,
   created_unix_s REAL NOT NULL, phase TEXT NOT NULL, epoch INTEGER NOT NULL,
   sum_order TEXT, fragment_bytes INTEGER, protocol TEXT NOT NULL, tenant TEXT NOT NULL, scale REAL NOT NULL,
-  key BLOB
+  key BLOB, request INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS members (
   job INTEGER NOT NULL, rank INTEGER NOT NULL, state TEXT NOT NULL, host TEXT, udp_address TEXT,
@@ -451,7 +459,8 @@ mod tests {
         let old = Connection::open(&file).unwrap();
         old.execute_batch(
             "ALTER TABLE jobs DROP COLUMN protocol; ALTER TABLE jobs DROP COLUMN tenant;
-             ALTER TABLE jobs DROP COLUMN scale; ALTER TABLE jobs DROP COLUMN key; PRAGMA user_version = 1;
+             ALTER TABLE jobs DROP COLUMN scale; ALTER TABLE jobs DROP COLUMN key;
+             ALTER TABLE jobs DROP COLUMN request; PRAGMA user_version = 1;
              DROP TABLE meta;
              INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);
              INSERT INTO plans VALUES (3, 1, x'00'), (3, 2, x'01');",

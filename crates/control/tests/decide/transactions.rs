@@ -132,3 +132,24 @@ fn numbers_wrap_around_without_reusing_a_live_one() {
     assert_eq!(world.state().next_job(), 4);
     assert_eq!(world.state().job_list(true).len(), 5);
 }
+
+#[test]
+fn a_request_that_is_repeated_creates_one_job() {
+    let mut world = World::standard();
+    let ask = |world: &mut World, request: pb::CreateJobRequest| {
+        world.play(Event::CreateJob { request, key: KEY, from: None })
+    };
+    let numbered = pb::CreateJobRequest { request: u64::MAX, ..request() };
+    let Ok(Answer::Created(job)) = ask(&mut world, numbered.clone()) else { panic!("no job") };
+    assert_eq!(ask(&mut world, numbered.clone()).unwrap(), Answer::Created(job));
+    // The answer was lost with the controller: the next one has the number from the store.
+    let store = world.store.clone();
+    world.restart(Settings::default(), store);
+    assert_eq!(ask(&mut world, numbered.clone()).unwrap(), Answer::Created(job));
+    assert_eq!(world.store.load().unwrap().jobs.len(), 1);
+    let other = pb::CreateJobRequest { size: 3, ..numbered };
+    let refused = ask(&mut world, other).unwrap_err().to_string();
+    assert!(refused.contains("request ffffffffffffffff has created job"), "{refused}");
+    // Without a number every call is a request of its own.
+    assert_ne!(ask(&mut world, request()).unwrap(), ask(&mut world, request()).unwrap());
+}

@@ -56,6 +56,7 @@ pub fn job(number: u32) -> JobRow {
         protocol: "panama".to_owned(),
         tenant: "research".to_owned(),
         scale: 1e8,
+        request: u64::MAX,
         key: Some(vec![0, 255, 7]),
         plan: Some(vec![0; 5]),
     }
