@@ -77,7 +77,9 @@ pub fn ask_ranks(
     timeout: Duration,
 ) -> Result<pb::AskRanksReply, ControlError> {
     let request = pb::AskRanksRequest { job, patience_ms: patience.as_millis() as u32 };
-    blocking(controller, "AskRanks", timeout, async |mut client| client.ask_ranks(request).await)
+    blocking(controller, "AskRanks", timeout, Repeated::Harmless, async |mut client| {
+        client.ask_ranks(request).await
+    })
 }
 
 /// The last operations of a job's ranks.
@@ -86,7 +88,7 @@ pub fn operations(
     job: u32,
     timeout: Duration,
 ) -> Result<pb::OperationsReply, ControlError> {
-    blocking(controller, "Operations", timeout, async |mut client| {
+    blocking(controller, "Operations", timeout, Repeated::Harmless, async |mut client| {
         client.operations(pb::OperationsRequest { job }).await
     })
 }

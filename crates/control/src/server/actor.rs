@@ -23,7 +23,7 @@ pub(super) enum Message {
     Snapshot(oneshot::Sender<Result<Snapshot, Failure>>),
     /// Asks the ranks of a job the question of that number; the answer is the ranks that were asked, `None` if there is no
     /// such job.
-    Ask(u32, u64, oneshot::Sender<Option<Vec<u32>>>),
+    Ask(Peer, u32, u64, oneshot::Sender<Result<Option<Vec<u32>>, Denied>>),
     /// A request for the jobs, including those that are over or not.
     Jobs(bool, oneshot::Sender<Result<Vec<pb::JobSummary>, Failure>>),
     /// A request for the last operations of a job's ranks; `None`: there is no such job.
@@ -122,7 +122,11 @@ impl Actor {
                 let confirmed = self.engine.confirm();
                 let _ = reply.send(confirmed.map(|()| self.engine.snapshot(self.now_ms())));
             }
-            Message::Ask(job, number, reply) => drop(reply.send(self.ask(job, number))),
+            Message::Ask(peer, job, number, reply) => {
+                let tenant = self.engine.state().tenant_of_job(job);
+                let allowed = authorisation::check(&peer, &Request::Examine { job, tenant });
+                let _ = reply.send(allowed.map(|()| self.ask(job, number)));
+            }
             Message::Jobs(ended, reply) => {
                 let confirmed = self.engine.confirm();
                 let _ = reply.send(confirmed.map(|()| self.engine.state().job_list(ended)));

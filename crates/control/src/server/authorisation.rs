@@ -30,6 +30,8 @@ pub(crate) enum Certificate {
 pub(super) enum Request {
     /// Ask for the fabric, the status or the jobs.
     Look,
+    /// Ask the ranks of a tenant's job what they do: their call stacks, and files that they read.
+    Examine { job: u32, tenant: Option<String> },
     /// Create a job of a tenant.
     CreateJob { tenant: String },
     /// End a tenant's job.
@@ -74,6 +76,7 @@ fn allows(role: &Role, request: &Request) -> bool {
         (Request::Look, _) => true,
         (
             Request::CreateJob { .. }
+            | Request::Examine { .. }
             | Request::StopJob { .. }
             | Request::RekeyJob { .. }
             | Request::Join { .. },
@@ -81,7 +84,8 @@ fn allows(role: &Role, request: &Request) -> bool {
         ) => true,
         (Request::CreateJob { tenant }, Role::Tenant(own)) => tenant == own,
         (
-            Request::StopJob { tenant, .. }
+            Request::Examine { tenant, .. }
+            | Request::StopJob { tenant, .. }
             | Request::RekeyJob { tenant, .. }
             | Request::Join { tenant, .. },
             Role::Tenant(own),
@@ -125,6 +129,7 @@ impl Request {
     pub fn action(&self) -> &'static str {
         match self {
             Request::Look => "look",
+            Request::Examine { .. } => "ask_ranks",
             Request::CreateJob { .. } => "create_job",
             Request::StopJob { .. } => "stop_job",
             Request::RekeyJob { .. } => "rekey_job",
@@ -139,9 +144,9 @@ impl Request {
         match self {
             Request::Look => String::new(),
             Request::CreateJob { tenant } => format!("tenant {tenant}"),
-            Request::StopJob { job, tenant } | Request::RekeyJob { job, tenant } => {
-                format!("job {job} of {}", of(tenant))
-            }
+            Request::Examine { job, tenant }
+            | Request::StopJob { job, tenant }
+            | Request::RekeyJob { job, tenant } => format!("job {job} of {}", of(tenant)),
             Request::Join { job, tenant, host, .. } => {
                 format!("job {job} of {} on host {}", of(tenant), host.as_deref().unwrap_or("?"))
             }
@@ -158,9 +163,9 @@ impl Request {
         match self {
             Request::Look => "that needs a certificate of the fabric".to_owned(),
             Request::CreateJob { tenant } => or_operator("tenant", &Some(tenant.clone())),
-            Request::StopJob { tenant, .. } | Request::RekeyJob { tenant, .. } => {
-                or_operator("tenant", tenant)
-            }
+            Request::Examine { tenant, .. }
+            | Request::StopJob { tenant, .. }
+            | Request::RekeyJob { tenant, .. } => or_operator("tenant", tenant),
             Request::Join { tenant, host: None, .. } => or_operator("tenant", tenant),
             Request::Join { tenant, host: Some(host), listed: true, .. } => {
                 format!("{}, or of host/{host}", or_operator("tenant", tenant))
@@ -183,6 +188,7 @@ impl std::fmt::Display for Request {
         match self {
             Request::Look => f.write_str("look at the fabric"),
             Request::CreateJob { tenant } => write!(f, "create a job of tenant {tenant:?}"),
+            Request::Examine { job, tenant } => write!(f, "examine job {job} {}", of(tenant)),
             Request::StopJob { job, tenant } => write!(f, "stop job {job} {}", of(tenant)),
             Request::RekeyJob { job, tenant } => {
                 write!(f, "give job {job} {} a new key", of(tenant))
@@ -230,6 +236,9 @@ mod tests {
             Request::StopJob { job: 1, tenant: some("a") },
             Request::StopJob { job: 1, tenant: some("b") },
             Request::StopJob { job: 1, tenant: None },
+            Request::Examine { job: 1, tenant: some("a") },
+            Request::Examine { job: 1, tenant: some("b") },
+            Request::Examine { job: 1, tenant: None },
             Request::RekeyJob { job: 1, tenant: some("a") },
             Request::RekeyJob { job: 1, tenant: some("b") },
             Request::RekeyJob { job: 1, tenant: None },
@@ -241,15 +250,15 @@ mod tests {
             Request::Serve { name: "s1".to_owned() },
         ];
         for (role, allowed) in [
-            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
-            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]),
-            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
-            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
+            ("operator", [1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0]),
+            ("tenant/a", [1, 1, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]),
+            ("host/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]),
+            ("switch/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]),
             // A name counts for one kind of process only.
-            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
-            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("switch/h0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("host/s0", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("viewer", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+            ("controller", [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
         ] {
             let peer = peer(Certificate::Of(identity(role)));
             let got = requests.each_ref().map(|request| u8::from(check(&peer, request).is_ok()));

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 use super::actor::Message;
+use super::authorisation::Peer;
 use super::owner::Owner;
 use crate::limits::{ANSWERS_MAX, QUESTIONS_MAX};
 use crate::pb;
@@ -36,13 +37,15 @@ impl Questions {
     pub async fn ask(
         &self,
         owner: &Owner,
+        peer: Peer,
         request: pb::AskRanksRequest,
     ) -> Result<pb::AskRanksReply, Status> {
         let pb::AskRanksRequest { job, patience_ms } = request;
         let patience = Duration::from_millis(patience_ms.into()).min(PATIENCE_MAX);
         let (asking, mut answers) = self.open(job)?;
         let number = asking.1;
-        let asked = owner.ask(|reply| Message::Ask(job, number, reply)).await?;
+        let asked = owner.ask(|reply| Message::Ask(peer, job, number, reply)).await?;
+        let asked = asked.map_err(|denied| Status::permission_denied(denied.to_string()))?;
         let asked = asked.ok_or_else(|| Status::not_found(format!("there is no job {job}")))?;
         let (mut found, mut bytes, mut left_out) = (HashMap::new(), 0, 0);
         let gather = async {

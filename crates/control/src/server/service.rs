@@ -118,9 +118,8 @@ impl controller_server::Controller for Service {
         &self,
         request: Request<pb::AskRanksRequest>,
     ) -> Result<Response<pb::AskRanksReply>, Status> {
-        may_look(&request)?;
-        let leader_state = self.election.leader_state()?;
-        let asked = self.questions.ask(&leader_state.owner, request.into_inner()).await?;
+        let (peer, leader_state) = (peer(&request)?, self.election.leader_state()?);
+        let asked = self.questions.ask(&leader_state.owner, peer, request.into_inner()).await?;
         Ok(Response::new(asked))
     }
 
