@@ -378,7 +378,7 @@ fn malformed(record: &mut Record) {
     good.encode(bytes.first_chunk_mut().unwrap());
     bytes.extend_from_slice(&payload);
     for (at, value) in
-        [(0, 0x13), (1, 0x08), (1, 0x80), (3, 0x50), (3, 0x03), (21, 15), (21, 0), (36, 1)]
+        [(0, 0x14), (1, 0x08), (1, 0x80), (3, 0x50), (3, 0x03), (21, 15), (21, 0), (36, 1)]
     {
         let mut wrong = bytes.clone();
         wrong[at] = value;
