@@ -60,7 +60,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 
 # Both wait more than they compute, so `make test` runs them at the same time, and prints each suite as it ends.
 test-rust:
-	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet $(FEATURES)
+	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet --no-fail-fast $(FEATURES)
 
 test-python:
 	$(BIN)/pytest tests/packages --ignore tests/packages/test_release.py -rs
