@@ -33,6 +33,7 @@ def status() -> dict:
         "state": "running",
         "epoch": 1,
         "protocol": "panama",
+        "encrypted": True,
         "trees": [{"root": NAME}],
         "choice": NAME,
         "reason": NAME,

@@ -62,7 +62,8 @@ def test_the_stub_is_the_cores():
 def test_public_names_are_the_cores_and_need_no_hook():
     assert not hasattr(netsum, "__getattr__")
     for name in netsum.__all__:
-        assert vars(netsum)[name] is getattr(_core, name)
+        # The verdict on the own job is Python's: it joins what the core's ranks say.
+        assert vars(netsum)[name] is (netsum.why if name == "why" else getattr(_core, name))
 
 
 def test_what_groups_report_is_of_its_type(fabric):

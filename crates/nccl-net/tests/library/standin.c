@@ -123,6 +123,12 @@ static const struct {
     {"cudaEventRecord", nothing},
     {"cudaEventQuery", nothing},
     {"cudaEventSynchronize", nothing},
+    {"cudaMemPoolCreate", make_handle},
+    {"cudaMemPoolSetAttribute", nothing},
+    {"cudaMemPoolDestroy", drop_handle},
+    {"cudaMallocAsync", allocate},
+    {"cudaMallocFromPoolAsync", allocate},
+    {"cudaFreeAsync", release},
     {"cudaFuncSetAttribute", nothing},
     {"cudaFuncGetAttributes", function_attributes},
 };

@@ -133,7 +133,8 @@ impl Etcd {
                 0 => PAUSE,
                 _ => Duration::ZERO,
             };
-            if Instant::now() + pause >= until {
+            // An attempt of less time would end with "no answer" instead of its cause.
+            if Instant::now() + pause + PAUSE >= until {
                 return Err(CallError::Silent(format!(
                     "no member of etcd has answered for {patience:?}, the last one asked was {endpoint}: {problem}"
                 )));
