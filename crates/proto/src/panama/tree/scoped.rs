@@ -263,9 +263,15 @@ impl<B: Copy> Tree<B> {
         parent: PortId,
         out: &mut TransmitQueue<B>,
     ) {
+        let Some(slot) = self.slots[index].as_ref() else { return };
+        // The first packet may have been lost, so that this one alone tells the marks and the window.
+        let window_cap = slot.cap.min(self.cap.announced);
         let again = match self.empty_partial(index, vid.0) {
             Some(partial) => Header { asks: true, ..partial },
-            None => Header { others: 1, ..self.empties(vid.0.wrapping_add(1)) },
+            None => {
+                let end = vid.0.wrapping_add(1);
+                Header { others: 1, marks: slot.marks, window_cap, ..self.empties(end) }
+            }
         };
         out.control(parent, Header { resent: true, ..again });
     }
