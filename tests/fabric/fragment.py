@@ -56,6 +56,12 @@ class Fragment(Namespaces):
             words = ["tbf", "rate", f"{mbit}mbit", "burst", str(BURST_BYTES), "limit", str(queue)]
             run(*self.inside(node), "tc", "qdisc", "replace", "dev", peer, "root", *words)
 
+    def sent_bytes(self, node: str) -> dict[str, int]:
+        """Bytes that a node has sent, by neighbour."""
+        peers = [peer for own, peer in self.address if own == node]
+        counter = "/sys/class/net/{}/statistics/tx_bytes"
+        return {peer: int(run(*self.inside(node), "cat", counter.format(peer))) for peer in peers}
+
     def seconds(self, plan: dict, size: int, folder: Path, repeats: int) -> float:
         """Median time of an allreduce of `size` bytes, of the slowest rank. Every rank checks every sum."""
         return statistics.median(self.times(plan, [size], folder, repeats)[0][0])

@@ -138,10 +138,10 @@ def test_three_phases_over_two_servers(tmp_path):
     assert measured == pytest.approx(model, rel=0.1)
 
 
-# Seconds that sums take, and the least share of the wires. On a machine that is busy with other things a brief sum can
-# only show that shares are not equal: those of 100 and 40 Mbit/s would end at 0.57, of 20 and 100 at 0.33.
+# Seconds that sums take, and the least share of what the wires carry in that time; None: the machine may be busy with
+# other things, so bytes are compared and not times.
 THOROUGH = pytest.param(6, 0.95, marks=pytest.mark.figures, id="thorough")
-BRIEF = pytest.param(1.5, 0.65, id="brief")
+BRIEF = pytest.param(1.5, None, id="brief")
 
 
 @pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
@@ -153,11 +153,16 @@ def test_two_hosts_fill_all_links_between_them(mbit, lasts_s, least, tmp_path):
     size = bytes_of(lasts_s, best["rate"])
     with Fragment(graph) as links:
         seconds = links.seconds(best["plan"], size, tmp_path, REPEATS)
+        sent = links.sent_bytes(links.gpus[0])
+        rates = {b if a == links.gpus[0] else a: rate for (a, b), rate in links.links if links.gpus[0] in (a, b)}
     # Every element crosses each direction once.
     of_wire = size * 8 / seconds / (sum(mbit) * 1e6)
     result = {"mbit": mbit, "bytes": size, "seconds": seconds, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD}
     write(f"plan_links_{len(mbit)}", result)
-    assert of_wire >= least, result
+    assert least is None or of_wire >= least, result
+    # Acknowledgements and headers take some, and the links' shares differ by many times that.
+    for peer, rate in rates.items():
+        assert sent[peer] / sum(sent.values()) == pytest.approx(rate / sum(mbit), abs=0.05), (sent, rates)
 
 
 @pytest.mark.parametrize(("lasts_s", "least"), [BRIEF, THOROUGH])
@@ -176,4 +181,7 @@ def test_shares_follow_links_whose_rates_nobody_told(mbit, lasts_s, least, tmp_p
     result = {"mbit": mbit, "of_wire": of_wire, "of_payload": of_wire / PAYLOAD, "shares": links.shares}
     result |= {"seconds": found, "fixed_of_wire": warm * 8 / statistics.median(fixed[0]) / (sum(mbit) * 1e6)}
     write(f"plan_shares_{mbit[0]}_{mbit[1]}", result)
-    assert result["of_payload"] >= least, result
+    assert least is None or result["of_payload"] >= least, result
+    # Beyond the middle between equal shares, with which it begins, and those of the links.
+    fast = max(mbit) / sum(mbit)
+    assert max(links.shares) > (fast + 0.5) / 2, result
