@@ -24,27 +24,23 @@ _OPERATIONS = {
     "reduce_scatter": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
     "reduce_scatter_single": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
     "reduce_scatter_single_coalesced": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
-    "_reduce_scatter_base": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1, c10d.ReduceScatterOptions),
     "broadcast": ("broadcast", 0, c10d.BroadcastOptions),
     "allgather": ("all_gather", 1, c10d.AllgatherOptions),
     "allgather_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
     "all_gather_single": ("all_gather", 1, c10d.AllgatherOptions),
     "all_gather_single_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
-    "_allgather_base": ("all_gather", 1, c10d.AllgatherOptions),
-    "allgather_into_tensor_coalesced": ("all_gather", 1, c10d.AllgatherOptions),
     "gather": ("gather", 1, c10d.GatherOptions),
     "scatter": ("scatter", 1, c10d.ScatterOptions),
     "alltoall": ("all_to_all", 1, c10d.AllToAllOptions),
     "all_to_all_single": ("all_to_all", 1, c10d.AllToAllOptions),
-    "alltoall_base": ("all_to_all", 1, c10d.AllToAllOptions),
     "barrier": ("barrier", None, c10d.BarrierOptions),
     "send": ("send", 0, None),
     "recv": ("recv", 0, None),
     "recv_anysource": ("recvAnySource", 0, None),
 }
 
-# Names of torch before 2.14, by which some callers still call, and the present ones.
+# Names of torch before 2.14, by which some callers still call, and the present ones. Torch's own classes have most of
+# them, and call the method of the present name.
 _RENAMED = {
     "_reduce_scatter_base": "reduce_scatter_single",
     "reduce_scatter_tensor_coalesced": "reduce_scatter_single_coalesced",
@@ -71,8 +67,12 @@ def with_entries(shape: type) -> type:
     for name, (title, inputs, options) in _OPERATIONS.items():
         full, short = getattr(shape, name), getattr(base, name, None)
         bypasses = base is c10d.ProcessGroup and options is not None and inputs is not None
-        seen = _dispatched(base, _RENAMED.get(name, name)) if bypasses else None
+        seen = _dispatched(base, name) if bypasses else None
         setattr(shape, name, _entry(full, short, seen, options, title, inputs))
+    for old, name in _RENAMED.items():
+        # A class that overrides both is called under the old name by the base's operation, and so again and again.
+        if not hasattr(base, old):
+            setattr(shape, old, getattr(shape, name))
     return shape
 
 

@@ -79,11 +79,6 @@ class Movements:
         part = engine.core_for(staging, opts).alltoall(outs, ins, *engine.terms(opts), moved(memory))
         return engine.start_or_wait([part], staging, [output], opts)
 
-    # Method names of torch before 2.14; some callers still use them.
-    _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    alltoall_base = all_to_all_single
-
 
 def _allgather(engine: Engine, staging: Staging, outs: Any, source: Any, opts: Any) -> Any:
     if len(outs) != engine.size:

@@ -81,10 +81,6 @@ class Reductions:
         ]
         return engine.start_or_wait(parts, staging, outputs, opts)
 
-    # Method names of torch before 2.14; some callers still use them.
-    _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-
 
 def _allreduce(engine: Engine, staging: Staging, tensor: torch.Tensor, op: str, factor: float, opts: Any) -> Any:
     memory = staging.update(tensor, "allreduce")

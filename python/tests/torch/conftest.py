@@ -54,14 +54,26 @@ def _run(body, size: int, backend: str, before, environment: dict[str, str], sto
     ]
     for process in processes:
         process.start()
+    # A rank that cannot say how it failed would not end.
+    for _, child in pipes:
+        child.close()
+    failures, ends = [], {end for end, _ in pipes}
     deadline = time.monotonic() + BOUND_S
     while any(process.is_alive() for process in processes) and time.monotonic() < deadline:
-        wait([process.sentinel for process in processes if process.is_alive()], timeout=0.5)
+        alive = [process.sentinel for process in processes if process.is_alive()]
+        for end in ends & set(wait([*alive, *ends], timeout=0.5)):
+            try:
+                failures.append(end.recv())
+            except EOFError:
+                ends.remove(end)
     hanging = [rank for rank, process in enumerate(processes) if process.is_alive()]
     for process in processes:
         process.kill()
         process.join()
-    failures = [end.recv() for end, _ in pipes if end.poll()]
+    for end in ends:
+        with contextlib.suppress(EOFError):
+            while end.poll():
+                failures.append(end.recv())
     codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode not in (0, -9)}
     assert not failures, "\n".join(failures)
     assert not hanging, f"ranks {hanging} did not end in {BOUND_S:.0f} s"
