@@ -100,7 +100,7 @@ impl Relay for Between {
             let (mut from_far, mut to_near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
             thread::spawn(move || io::copy(&mut from_far, &mut to_near));
             let mut bytes = vec![0; 4096];
-            while let Ok(count @ 1..) = (&near).read(&mut bytes) {
+            while let Ok(count @ 1..) = near.read(&mut bytes) {
                 match self.harm.try_recv().unwrap_or(Harm::None) {
                     Harm::None => {}
                     Harm::Flip => bytes[count / 2] ^= 1,
