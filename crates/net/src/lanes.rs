@@ -5,10 +5,10 @@
 
 #![allow(unsafe_code)]
 
-use netsum_wire::seal::{AegisState, FourTags, Head};
+use netsum_wire::seal::{AegisState, FourPackets, Head, WholeTag};
 
 /// This processor's code, if it has the instructions.
-pub(crate) fn detect() -> Option<&'static dyn FourTags> {
+pub(crate) fn detect() -> Option<&'static dyn FourPackets> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("vaes")
         && is_x86_feature_detected!("avx512f")
@@ -25,7 +25,7 @@ pub(crate) fn detect() -> Option<&'static dyn FourTags> {
 struct Vaes;
 
 #[cfg(target_arch = "x86_64")]
-impl FourTags for Vaes {
+impl FourPackets for Vaes {
     fn state(&self, key: &[u8; 16]) -> AegisState {
         // SAFETY: the processor has AES instructions, or there would be no `Vaes`.
         unsafe { x86::state(key) }
@@ -35,13 +35,35 @@ impl FourTags for Vaes {
         // SAFETY: the processor has VAES and AVX-512F, or there would be no `Vaes`.
         unsafe { x86::tags(states, heads, payloads) }
     }
+
+    fn encrypt(
+        &self,
+        keys: [&[u8; 16]; 4],
+        numbers: [u64; 4],
+        heads: [&Head; 4],
+        payloads: [&mut [u8]; 4],
+    ) -> [WholeTag; 4] {
+        // SAFETY: as above.
+        unsafe { x86::crypt::<true>(keys, numbers, heads, payloads) }
+    }
+
+    fn decrypt(
+        &self,
+        keys: [&[u8; 16]; 4],
+        numbers: [u64; 4],
+        heads: [&Head; 4],
+        payloads: [&mut [u8]; 4],
+    ) -> [WholeTag; 4] {
+        // SAFETY: as above.
+        unsafe { x86::crypt::<false>(keys, numbers, heads, payloads) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use netsum_wire::seal::{AegisState, Head};
+    use netsum_wire::seal::{AegisState, Head, NUMBERED_LEN, WholeTag, nonce};
 
     /// Bytes of a message that one update of the state takes.
     const RATE: usize = 32;
@@ -62,10 +84,7 @@ mod x86 {
             s[0] = _mm_aesenc_si128(last, s[0]);
             s[4] = _mm_xor_si128(s[4], key);
         }
-        s.map(|block| {
-            let halves = [_mm_cvtsi128_si64(block), _mm_cvtsi128_si64(_mm_srli_si128::<8>(block))];
-            std::array::from_fn(|i| halves[i / 8].to_le_bytes()[i % 8])
-        })
+        s.map(|block| bytes(block))
     }
 
     /// Takes 16 bytes of each packet twice. A macro: the state must stay in registers, and a compiler may leave a function
@@ -84,14 +103,68 @@ mod x86 {
         }};
     }
 
-    /// Takes 32 bytes of each packet.
-    macro_rules! absorb {
-        ($s:ident, $a:expr, $b:expr, $c:expr, $d:expr) => {{
+    /// 32 bytes of each packet: the first halves, and the second ones.
+    macro_rules! gather {
+        ($a:expr, $b:expr, $c:expr, $d:expr) => {{
             let low = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(row($a)), row($b));
             let high = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(row($c)), row($d));
             let first = _mm512_shuffle_i64x2::<0b10_00_10_00>(low, high);
-            let second = _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high);
+            (first, _mm512_shuffle_i64x2::<0b11_01_11_01>(low, high))
+        }};
+    }
+
+    /// The reverse of `gather`.
+    macro_rules! scatter {
+        ($first:expr, $second:expr, $a:expr, $b:expr, $c:expr, $d:expr) => {{
+            let low = _mm512_shuffle_i64x2::<0b01_00_01_00>($first, $second);
+            let high = _mm512_shuffle_i64x2::<0b11_10_11_10>($first, $second);
+            let low = _mm512_shuffle_i64x2::<0b11_01_10_00>(low, low);
+            let high = _mm512_shuffle_i64x2::<0b11_01_10_00>(high, high);
+            put_row($a, _mm512_castsi512_si256(low));
+            put_row($b, _mm512_extracti64x4_epi64::<1>(low));
+            put_row($c, _mm512_castsi512_si256(high));
+            put_row($d, _mm512_extracti64x4_epi64::<1>(high));
+        }};
+    }
+
+    /// Takes 32 bytes of each packet.
+    macro_rules! absorb {
+        ($s:ident, $a:expr, $b:expr, $c:expr, $d:expr) => {{
+            let (first, second) = gather!($a, $b, $c, $d);
             update!($s, first, second);
+        }};
+    }
+
+    /// Encrypts or decrypts 32 bytes of each packet, given as halves; the state takes the plain ones next.
+    macro_rules! crypt {
+        ($s:ident, $halves:expr) => {{
+            let (first, second) = $halves;
+            let one = _mm512_xor_si512(_mm512_and_si512($s[2], $s[3]), $s[1]);
+            let two = _mm512_xor_si512(_mm512_and_si512($s[6], $s[7]), $s[5]);
+            let first = _mm512_xor_si512(_mm512_xor_si512(one, $s[6]), first);
+            (first, _mm512_xor_si512(_mm512_xor_si512(two, $s[2]), second))
+        }};
+    }
+
+    /// The tags, once everything is taken: bits of what was taken before the payload, and of the payload or the tag.
+    macro_rules! finish {
+        ($s:ident, $first_bits:expr, $second_bits:expr) => {{
+            let (low, high) = ($first_bits as i64, $second_bits as i64);
+            let sizes = _mm512_set_epi64(high, low, high, low, high, low, high, low);
+            let sizes = _mm512_xor_si512($s[2], sizes);
+            for _ in 0..7 {
+                update!($s, sizes, sizes);
+            }
+            let mut tag = $s[0];
+            for block in &$s[1..7] {
+                tag = _mm512_xor_si512(tag, *block);
+            }
+            [
+                bytes(_mm512_extracti32x4_epi32::<0>(tag)),
+                bytes(_mm512_extracti32x4_epi32::<1>(tag)),
+                bytes(_mm512_extracti32x4_epi32::<2>(tag)),
+                bytes(_mm512_extracti32x4_epi32::<3>(tag)),
+            ]
         }};
     }
 
@@ -130,28 +203,76 @@ mod x86 {
             });
             absorb!(s, &a, &b, &c, &d);
         }
-        let bits = 8 * (heads[0].len() + len) as i64;
-        let sizes = _mm512_set_epi64(128, bits, 128, bits, 128, bits, 128, bits);
-        let sizes = _mm512_xor_si512(s[2], sizes);
-        for _ in 0..7 {
-            update!(s, sizes, sizes);
+        let bits = 8 * (heads[0].len() + len);
+        finish!(s, bits, 128).map(|tag: [u8; 16]| {
+            u64::from_be_bytes(*tag.first_chunk().expect("the tag has 16 bytes"))
+        })
+    }
+
+    /// Encrypts or decrypts payloads of one length in their places; returns the tags.
+    #[target_feature(enable = "avx512f,vaes")]
+    pub(super) fn crypt<const ENCRYPT: bool>(
+        keys: [&[u8; 16]; 4],
+        numbers: [u64; 4],
+        heads: [&Head; 4],
+        payloads: [&mut [u8]; 4],
+    ) -> [WholeTag; 4] {
+        let [a, b, c, d] = keys;
+        let key = lanes(a, b, c, d);
+        let [a, b, c, d] = numbers.map(nonce);
+        let nonce = lanes(&a, &b, &c, &d);
+        let [c0, c1] = [C0, C1].map(|c| _mm512_broadcast_i32x4(block(&c)));
+        let [with_c0, with_c1] = [c0, c1].map(|c| _mm512_xor_si512(key, c));
+        let with_nonce = _mm512_xor_si512(key, nonce);
+        let mut s = [with_nonce, c1, c0, c1, with_nonce, with_c0, with_c1, with_c0];
+        for _ in 0..10 {
+            update!(s, nonce, key);
         }
-        let mut tag = s[0];
-        for block in &s[1..7] {
-            tag = _mm512_xor_si512(tag, *block);
+        let [a, b, c, d] = heads.map(|head| head.as_chunks::<RATE>().0);
+        for i in 0..2 {
+            absorb!(s, &a[i], &b[i], &c[i], &d[i]);
         }
-        [
-            first(_mm512_extracti32x4_epi32::<0>(tag)),
-            first(_mm512_extracti32x4_epi32::<1>(tag)),
-            first(_mm512_extracti32x4_epi32::<2>(tag)),
-            first(_mm512_extracti32x4_epi32::<3>(tag)),
-        ]
+        let len = payloads[0].len();
+        let [a, b, c, d] = payloads.map(|payload| payload[..len].as_chunks_mut::<RATE>());
+        for (((a, b), c), d) in a.0.iter_mut().zip(b.0).zip(c.0).zip(d.0) {
+            let before = gather!(a, b, c, d);
+            let after = crypt!(s, before);
+            let (first, second) = if ENCRYPT { before } else { after };
+            update!(s, first, second);
+            scatter!(after.0, after.1, a, b, c, d);
+        }
+        let rest = len % RATE;
+        if rest > 0 {
+            let mut ends = [a.1, b.1, c.1, d.1];
+            let mut last = [[0; RATE]; 4];
+            for (last, end) in last.iter_mut().zip(&ends) {
+                last[..rest].copy_from_slice(end);
+            }
+            let [a, b, c, d] = &mut last;
+            if ENCRYPT {
+                let plain = gather!(a, b, c, d);
+                let (first, second) = crypt!(s, plain);
+                update!(s, plain.0, plain.1);
+                scatter!(first, second, a, b, c, d);
+            } else {
+                let (first, second) = crypt!(s, gather!(a, b, c, d));
+                scatter!(first, second, a, b, c, d);
+                // The plain text ends with zeros.
+                [&mut *a, b, c, d].into_iter().for_each(|plain| plain[rest..].fill(0));
+                absorb!(s, a, b, c, d);
+            }
+            for (last, end) in last.iter().zip(&mut ends) {
+                end.copy_from_slice(&last[..rest]);
+            }
+        }
+        finish!(s, 8 * NUMBERED_LEN, 8 * len)
     }
 
     #[inline]
     #[target_feature(enable = "sse2")]
-    fn first(lane: __m128i) -> u64 {
-        _mm_cvtsi128_si64(lane).cast_unsigned().swap_bytes()
+    fn bytes(block: __m128i) -> [u8; 16] {
+        let halves = [_mm_cvtsi128_si64(block), _mm_cvtsi128_si64(_mm_srli_si128::<8>(block))];
+        std::array::from_fn(|i| halves[i / 8].to_le_bytes()[i % 8])
     }
 
     /// 32 bytes of one packet.
@@ -160,6 +281,13 @@ mod x86 {
     fn row(bytes: &[u8; RATE]) -> __m256i {
         // SAFETY: the bytes are 32, and any address will do.
         unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    fn put_row(bytes: &mut [u8; RATE], row: __m256i) {
+        // SAFETY: the bytes are 32, and any address will do.
+        unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), row) }
     }
 
     /// Four blocks, in the order of the packets.
@@ -182,11 +310,74 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
-    use netsum_wire::seal::SealKey;
+    use netsum_proto::hops::Hop;
+    use netsum_proto::{DropReason, Hops, Lease, PortId, panama};
+    use netsum_wire::seal::{
+        Encrypted, HopKeys, SEALED_HEADER_LEN, SealKey, TRAILER_LEN, put_number_to_encrypt,
+    };
     use netsum_wire::tag::{JobKey, Mac};
+    use netsum_wire::{Epoch, JobId, TreeId};
     use proptest::prelude::*;
 
     use super::*;
+
+    fn byte(packet: usize, i: usize, seed: u8) -> u8 {
+        (packet * 131 + i * 7) as u8 ^ seed
+    }
+
+    /// Keys of one hop at both ends: a child's, and its parent's with a train of four packets.
+    fn train(code: &'static dyn FourPackets, mac: Mac) -> (Hops, [Vec<u8>; 4]) {
+        let keys = HopKeys::new(mac, [7; 32]);
+        let lease = panama::Lease {
+            job: JobId(1),
+            epoch: Epoch(1),
+            tree: TreeId(2),
+            children: vec![panama::Child { port: PortId(3), ranks: 1, branch: 0 }],
+            parent: None,
+            slots: 4,
+            fragment_bytes: 256,
+            release_permille: 1000,
+        };
+        let mut hops = Hops::default();
+        hops.use_lanes(Some(code));
+        hops.install(&Lease::Tree(lease), Some(&vec![keys]));
+        let mut plain = vec![0; netsum_wire::panama::HEADER_LEN];
+        plain[0] = netsum_wire::panama::VERSION;
+        plain[2] = 2;
+        plain[4..8].copy_from_slice(&1u32.to_be_bytes());
+        plain.extend([9; 200]);
+        let mut child = Hop::to_parent(keys);
+        (hops, std::array::from_fn(|_| child.sealed(&plain)))
+    }
+
+    #[test]
+    fn a_forged_packet_of_a_train_is_refused_alone() {
+        let Some(code) = detect() else {
+            println!("skipped: this processor has no vector instructions of AES");
+            return;
+        };
+        for mac in [Mac::Aegis, Mac::AegisAead] {
+            let (mut hops, mut packets) = train(code, mac);
+            assert_eq!(netsum_wire::seal::hop_of(&packets[0]), Some((JobId(1), TreeId(2))));
+            packets[2][SEALED_HEADER_LEN + 70] ^= 1;
+            let train = packets.each_mut().map(|packet| packet.as_mut_slice());
+            let mut ahead = hops.check_ahead(PortId(3), train).expect("four alike");
+            let mut open = |packet: &mut Vec<u8>| {
+                let checked = ahead.pop();
+                assert!(checked.is_some());
+                hops.open_checked(JobId(1), TreeId(2), PortId(3), checked, packet)
+            };
+            let opened = packets.each_mut().map(&mut open);
+            assert_eq!(opened, [Ok(()), Ok(()), Err(DropReason::BadTag), Ok(())]);
+            let payload = SEALED_HEADER_LEN..SEALED_HEADER_LEN + 200;
+            for packet in [0, 1, 3] {
+                assert!(packets[packet][payload.clone()].iter().all(|&byte| byte == 9));
+            }
+            // What was decrypted under a wrong tag is of no use to anybody.
+            let erased = packets[2][payload].iter().all(|&byte| byte == 0);
+            assert_eq!(erased, mac == Mac::AegisAead);
+        }
+    }
 
     proptest! {
         /// The oracle is the library's AEGIS-128L, one packet after the other.
@@ -201,9 +392,8 @@ mod tests {
                 println!("skipped: this processor has no vector instructions of AES");
                 return Ok(());
             };
-            let byte = |packet: usize, i: usize| (packet * 131 + i * 7) as u8 ^ seed;
             let payloads: Vec<Vec<u8>> =
-                (0..4).map(|packet| (0..len).map(|i| byte(packet, i)).collect()).collect();
+                (0..4).map(|packet| (0..len).map(|i| byte(packet, i, seed)).collect()).collect();
             let states = keys.map(|key| code.state(&key));
             let padded: [Head; 4] = std::array::from_fn(|i| netsum_wire::seal::head_of(&heads[i]));
             let payload = |i: usize| payloads[i].as_slice();
@@ -213,6 +403,51 @@ mod tests {
                 let key = SealKey::new(&JobKey::new(Mac::Aegis, keys[packet]));
                 let alone = key.tag_after(&heads[packet], payloads[packet]);
                 prop_assert_eq!(tags[packet], alone);
+            }
+        }
+
+        /// The same oracle for encryption, both ways.
+        #[test]
+        fn four_packets_are_encrypted_as_each_alone(
+            keys in any::<[[u8; 16]; 4]>(),
+            numbers in any::<[u64; 4]>(),
+            len in 0usize..1500,
+            seed in any::<u8>(),
+        ) {
+            let Some(code) = detect() else {
+                println!("skipped: this processor has no vector instructions of AES");
+                return Ok(());
+            };
+            let plain: [Vec<u8>; 4] = std::array::from_fn(|packet| {
+                let len = SEALED_HEADER_LEN + len + TRAILER_LEN;
+                (0..len).map(|i| byte(packet, i, seed)).collect()
+            });
+            let alone: [Vec<u8>; 4] = std::array::from_fn(|i| {
+                let mut packet = plain[i].clone();
+                let key = SealKey::new(&JobKey::new(Mac::AegisAead, keys[i]));
+                key.seal(numbers[i], &mut packet, &[]);
+                packet
+            });
+            let mut together = plain.clone();
+            for (packet, number) in together.iter_mut().zip(numbers) {
+                put_number_to_encrypt(number, packet);
+            }
+            let mut parts = together.each_mut().map(|packet| Encrypted::split(packet).unwrap());
+            let heads = parts.each_ref().map(|part| part.head);
+            let payloads = parts.each_mut().map(|part| &mut *part.payload);
+            let tags = code.encrypt(keys.each_ref(), numbers, heads.each_ref(), payloads);
+            parts.iter_mut().zip(&tags).for_each(|(part, tag)| part.put_tag(tag));
+            prop_assert_eq!(&together, &alone);
+
+            let mut parts = together.each_mut().map(|packet| Encrypted::split(packet).unwrap());
+            let payloads = parts.each_mut().map(|part| &mut *part.payload);
+            let tags = code.decrypt(keys.each_ref(), numbers, heads.each_ref(), payloads);
+            for (part, tag) in parts.iter().zip(tags) {
+                prop_assert_eq!(part.tag(), tag);
+            }
+            for (opened, plain) in together.iter().zip(&plain) {
+                let payload = SEALED_HEADER_LEN..SEALED_HEADER_LEN + len;
+                prop_assert_eq!(&opened[payload.clone()], &plain[payload]);
             }
         }
     }

@@ -8,12 +8,12 @@ mod batch;
 
 use std::sync::Arc;
 
-use netsum_wire::seal::{self, FourTags, HopKeys, SealKey};
+use netsum_wire::seal::{self, FourPackets, HopKeys, SealKey};
 use netsum_wire::tag::JobKey;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use self::batch::States;
+use self::batch::Lanes;
 pub use self::batch::{AT_ONCE, Checked, CheckedAhead, Unsealed};
 use crate::lease::LeaseKey;
 use crate::{DropReason, Lease, PortId};
@@ -120,8 +120,8 @@ pub struct Hop {
     send: SealKey,
     receive: SealKey,
     numbers: Numbers,
-    /// Where several tags are computed at once.
-    states: Option<Box<States>>,
+    /// Where several packets are sealed and opened at once.
+    lanes: Option<Lanes>,
 }
 
 impl Hop {
@@ -141,7 +141,7 @@ impl Hop {
             send: SealKey::new(&send),
             receive: SealKey::new(&receive),
             numbers: Numbers::new(),
-            states: None,
+            lanes: None,
         }
     }
 
@@ -249,7 +249,7 @@ impl WorkerTags {
 #[derive(Clone, Debug, Default)]
 pub struct Hops {
     hops: FxHashMap<(JobId, TreeId, PortId), Hop>,
-    lanes: Option<&'static dyn FourTags>,
+    lanes: Option<&'static dyn FourPackets>,
 }
 
 impl Hops {

@@ -179,7 +179,7 @@ impl RowMachines {
 
     /// As [`Hops::check_ahead`].
     #[inline]
-    pub fn check_ahead(&self, from: PortId, packets: [&[u8]; AT_ONCE]) -> Option<CheckedAhead> {
+    pub fn check_ahead(&self, from: PortId, packets: [&mut [u8]; AT_ONCE]) -> Option<CheckedAhead> {
         self.hops.check_ahead(from, packets)
     }
 
@@ -320,12 +320,13 @@ fn encode<H: PacketHeader>(
     heads: &mut Vec<u8>,
 ) -> (PortId, Option<Row>) {
     let RowTransmit { to, header, payload } = transmit;
-    let (start, hop) = (heads.len(), (header.job(), header.tree(), *to));
-    let sealed = hops.hop(hop.0, hop.1, hop.2).is_some();
-    heads.resize(start + H::head_len(sealed), 0);
+    let (start, key) = (heads.len(), (header.job(), header.tree(), *to));
+    let hop = hops.hop(key.0, key.1, key.2);
+    heads.resize(start + H::head_len(hop.is_some()), 0);
     header.write(&mut heads[start..start + H::LEN]);
     let place = payload.map(row);
     let bytes = payload.map_or(&[][..], |row| values.get(row));
-    let inside = sealed && hops.seal_or_wait(hop, heads, start, (bytes, place), unsealed);
+    let inside =
+        hop.is_some_and(|hop| hop.seal_or_wait(key, heads, start, (bytes, place), unsealed));
     (*to, place.filter(|_| !inside))
 }

@@ -1,8 +1,9 @@
 //! Sealed packets: version 2 of a protocol's packets, with a packet number and a tag between header and payload; and
 //! version 3, whose payload is encrypted and followed by the second half of the tag.
 //!
-//! The header is that of version 1, but for its first byte and for zeros at its end. A key is of one hop and direction, and no number occurs
-//! twice under a key, as in ESP (RFC 4303, sections 2.2 and 3.4.3): a recorded packet is never accepted again.
+//! The header is that of version 1, but for its first byte and for zeros at its end. A key is of one hop and direction,
+//! and no number occurs twice under a key, as in ESP (RFC 4303, sections 2.2 and 3.4.3): a recorded packet is never
+//! accepted again.
 
 use std::borrow::Cow;
 use std::hash::Hasher;
@@ -23,7 +24,7 @@ pub use crate::extension::{
 /// a block of the MAC.
 const HEAD: usize = 64;
 /// Bytes of the header and the packet number.
-const NUMBERED_LEN: usize = HEADER_LEN + 8;
+pub const NUMBERED_LEN: usize = HEADER_LEN + 8;
 
 /// The keys of one hop between a node of a tree and one of its children, by direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +82,34 @@ pub type AegisState = [[u8; 16]; 8];
 /// What a MAC takes before the payload: header, packet number, and zeros.
 pub type Head = [u8; HEAD];
 
-/// A processor's code for AEGIS-128L of four packets at once.
-pub trait FourTags: std::fmt::Debug + Send + Sync {
-    /// The state after a key.
+/// A tag of AEGIS-128L as a cipher.
+pub type WholeTag = [u8; 2 * TRAILER_LEN];
+
+/// A processor's code for AEGIS-128L of four packets at once. All payloads have one length.
+pub trait FourPackets: std::fmt::Debug + Send + Sync {
+    /// The state of the MAC after a key.
     fn state(&self, key: &[u8; 16]) -> AegisState;
 
-    /// The packets' tags. All payloads have one length.
+    /// The packets' tags.
     fn tags(&self, states: [&AegisState; 4], heads: [&Head; 4], payloads: [&[u8]; 4]) -> [u64; 4];
+
+    /// Encrypts payloads in their places, under keys and packet numbers; returns their tags.
+    fn encrypt(
+        &self,
+        keys: [&[u8; 16]; 4],
+        numbers: [u64; 4],
+        heads: [&Head; 4],
+        payloads: [&mut [u8]; 4],
+    ) -> [WholeTag; 4];
+
+    /// Decrypts payloads in their places; returns the tags that they should have.
+    fn decrypt(
+        &self,
+        keys: [&[u8; 16]; 4],
+        numbers: [u64; 4],
+        heads: [&Head; 4],
+        payloads: [&mut [u8]; 4],
+    ) -> [WholeTag; 4];
 }
 
 impl SealKey {
@@ -113,12 +135,27 @@ impl SealKey {
         if self.encrypts() { TRAILER_LEN } else { 0 }
     }
 
-    /// The key of AEGIS-128L as a MAC, if it is one: for [`FourTags`].
+    /// The key of AEGIS-128L as a MAC, if it is one: for [`FourPackets`].
     pub fn aegis(&self) -> Option<&[u8; 16]> {
         match &self.0 {
             State::Aegis(_, secret) => Some(secret),
             _ => None,
         }
+    }
+
+    /// The key of AEGIS-128L as a cipher, if it is one: for [`FourPackets`].
+    pub fn cipher(&self) -> Option<&[u8; 16]> {
+        match &self.0 {
+            State::AegisAead(secret) => Some(secret),
+            _ => None,
+        }
+    }
+
+    /// Encrypts a whole packet that has its number ([`put_number_to_encrypt`]). The key encrypts.
+    pub fn encrypt_numbered(&self, packet: &mut [u8]) {
+        let State::AegisAead(key) = &self.0 else { unreachable!("the key of a MAC") };
+        let number = *packet[HEADER_LEN..].first_chunk().expect("the packet has its number");
+        encrypt(key, u64::from_be_bytes(number), packet);
     }
 
     /// The tag of a packet whose head has its number. The key does not encrypt.
@@ -226,49 +263,99 @@ pub fn head_of(packet: &[u8]) -> Head {
     head
 }
 
-/// Job and tree of an undecoded sealed packet, which say under which key it is; `None`: it is unsealed, or encrypted.
+/// Job and tree of an undecoded sealed packet, which say under which key it is; `None`: it is unsealed.
 #[inline]
 pub fn hop_of(packet: &[u8]) -> Option<(JobId, TreeId)> {
     let tree = match *packet.first()? {
-        panama::SEALED_VERSION => *packet.get(2)?,
-        atp::SEALED_VERSION => *packet.get(3)?,
-        switchml::SEALED_VERSION => 0,
+        panama::SEALED_VERSION | panama::ENCRYPTED_VERSION => *packet.get(2)?,
+        atp::SEALED_VERSION | atp::ENCRYPTED_VERSION => *packet.get(3)?,
+        switchml::SEALED_VERSION | switchml::ENCRYPTED_VERSION => 0,
         _ => return None,
     };
     Some((job_of(packet)?, TreeId(tree)))
 }
 
+/// The parts of a packet that is encrypted, or will be.
+#[derive(Debug)]
+pub struct Encrypted<'a> {
+    /// What is authenticated alone.
+    pub head: Head,
+    /// The packet number.
+    pub number: u64,
+    /// The payload.
+    pub payload: &'a mut [u8],
+    tag: [&'a mut [u8; TRAILER_LEN]; 2],
+}
+
+impl<'a> Encrypted<'a> {
+    /// The parts of a packet; `None`: it is not encrypted, or truncated.
+    #[inline]
+    pub fn split(packet: &'a mut [u8]) -> Option<Encrypted<'a>> {
+        if !is_encrypted(packet) {
+            return None;
+        }
+        let (head, rest) = packet.split_first_chunk_mut::<SEALED_HEADER_LEN>()?;
+        let (payload, second) = rest.split_last_chunk_mut()?;
+        let (numbered, first) = head.split_last_chunk_mut()?;
+        let number = u64::from_be_bytes(*numbered.last_chunk()?);
+        Some(Encrypted { head: head_of(numbered), number, payload, tag: [first, second] })
+    }
+
+    /// The packet's tag.
+    #[inline]
+    pub fn tag(&self) -> WholeTag {
+        let mut tag = [0; 2 * TRAILER_LEN];
+        tag[..TRAILER_LEN].copy_from_slice(self.tag[0]);
+        tag[TRAILER_LEN..].copy_from_slice(self.tag[1]);
+        tag
+    }
+
+    /// Ends an encrypted packet: its tag.
+    #[inline]
+    pub fn put_tag(&mut self, tag: &WholeTag) {
+        let (halves, _) = tag.as_chunks::<TRAILER_LEN>();
+        [*self.tag[0], *self.tag[1]] = [halves[0], halves[1]];
+    }
+
+    /// The number of a packet that was decrypted, if its tag should be this one; `None`: it is another, and the payload
+    /// is erased.
+    #[inline]
+    pub fn number_if_tagged(self, tag: &WholeTag) -> Option<u64> {
+        // All bytes are compared, whichever differ.
+        if u128::from_ne_bytes(*tag) == u128::from_ne_bytes(self.tag()) {
+            return Some(self.number);
+        }
+        self.payload.fill(0);
+        None
+    }
+}
+
+/// Begins an encrypted packet: its version and its number.
+#[inline]
+pub fn put_number_to_encrypt(number: u64, head: &mut [u8]) {
+    head[0] = encrypted_version(head[0]);
+    head[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
+}
+
 /// Encrypts a whole packet with room for number, tag and trailer.
 fn encrypt(key: &[u8; 16], number: u64, packet: &mut [u8]) {
-    packet[0] = encrypted_version(packet[0]);
-    packet[HEADER_LEN..NUMBERED_LEN].copy_from_slice(&number.to_be_bytes());
-    let (head, rest) = packet.split_at_mut(SEALED_HEADER_LEN);
-    let (payload, trailer) = rest.split_last_chunk_mut().expect("room for the trailer");
+    put_number_to_encrypt(number, packet);
+    let mut parts = Encrypted::split(packet).expect("room for the trailer");
     let cipher = Aegis128L::<16>::new(key, &nonce(number));
-    let tag = cipher.encrypt_in_place(payload, &head[..NUMBERED_LEN]);
-    let (first, second) = tag.split_first_chunk::<TRAILER_LEN>().expect("the tag has 16 bytes");
-    head[NUMBERED_LEN..].copy_from_slice(first);
-    *trailer = *second.first_chunk::<TRAILER_LEN>().expect("the tag has 16 bytes");
+    let tag = cipher.encrypt_in_place(parts.payload, &parts.head[..NUMBERED_LEN]);
+    parts.put_tag(&tag);
 }
 
 /// Checks a packet and decrypts its payload; returns its number.
 fn decrypt(key: &[u8; 16], packet: &mut [u8]) -> Option<u64> {
-    if !is_encrypted(packet) {
-        return None;
-    }
-    let (head, rest) = packet.split_at_mut_checked(SEALED_HEADER_LEN)?;
-    let (payload, trailer) = rest.split_last_chunk_mut::<TRAILER_LEN>()?;
-    let number = u64::from_be_bytes(*head[HEADER_LEN..].first_chunk()?);
-    let mut tag = [0; 2 * TRAILER_LEN];
-    tag[..TRAILER_LEN].copy_from_slice(&head[NUMBERED_LEN..]);
-    tag[TRAILER_LEN..].copy_from_slice(trailer);
-    let cipher = Aegis128L::<16>::new(key, &nonce(number));
-    cipher.decrypt_in_place(payload, &tag, &head[..NUMBERED_LEN]).ok()?;
-    Some(number)
+    let parts = Encrypted::split(packet)?;
+    let (tag, cipher) = (parts.tag(), Aegis128L::<16>::new(key, &nonce(parts.number)));
+    cipher.decrypt_in_place(parts.payload, &tag, &parts.head[..NUMBERED_LEN]).ok()?;
+    Some(parts.number)
 }
 
 /// A nonce occurs once under a key, because a packet number does.
-fn nonce(number: u64) -> [u8; 16] {
+pub fn nonce(number: u64) -> [u8; 16] {
     let mut nonce = [0; 16];
     nonce[..8].copy_from_slice(&number.to_be_bytes());
     nonce

@@ -119,12 +119,12 @@ impl Slots {
         }
     }
 
-    /// Checks the tags of packets of a train together, if that is faster.
+    /// Opens packets of a train together, if that is faster.
     #[inline]
     pub(super) fn check_ahead(
         &self,
         from: PortId,
-        packets: [&[u8]; AT_ONCE],
+        packets: [&mut [u8]; AT_ONCE],
     ) -> Option<CheckedAhead> {
         self.machines.check_ahead(from, packets)
     }

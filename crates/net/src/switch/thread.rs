@@ -191,18 +191,17 @@ impl Thread {
         }
     }
 
-    /// Checks the tags of a packet and of those that follow it in its train together, if that is faster.
+    /// Opens a packet and those that follow it in its train together, if that is faster.
     #[inline]
     fn check_ahead(
-        &self,
+        &mut self,
         from: PortId,
         protocol: Option<Protocol>,
         place: BatchSpan,
         mut following: impl Iterator<Item = BatchSpan>,
     ) -> Option<CheckedAhead> {
-        let batch = self.switch.memory().batch();
-        let mut next = || following.next().map(|place| batch.bytes(place));
-        let packets = [batch.bytes(place), next()?, next()?, next()?];
+        let places = [place, following.next()?, following.next()?, following.next()?];
+        let packets = self.switch.memory_mut().batch_mut().several_mut(places);
         match protocol? {
             Protocol::Panama => self.hops.check_ahead(from, packets),
             _ => self.slots.check_ahead(from, packets),
@@ -286,15 +285,13 @@ impl Thread {
     #[inline]
     fn seal(&mut self, to: PortId, buffer: BufferId) -> Packet {
         let (header, payload) = self.switch.memory().header_and_payload(buffer);
-        let hop = (Header::job_of(header), Header::tree_of(header), to);
-        if self.hops.hop(hop.0, hop.1, hop.2).is_none() {
-            return Packet::Stored(buffer);
-        }
+        let key = (Header::job_of(header), Header::tree_of(header), to);
+        let Some(hop) = self.hops.hop(key.0, key.1, key.2) else { return Packet::Stored(buffer) };
         let start = self.headers.len();
-        self.headers.extend(header);
-        self.headers.extend([0; EXTENSION_LEN]);
+        self.headers.extend_from_slice(header);
+        self.headers.extend_from_slice(&[0; EXTENSION_LEN]);
         let payload = (payload, Some(buffer));
-        match self.hops.seal_or_wait(hop, &mut self.headers, start, payload, &mut self.unsealed) {
+        match hop.seal_or_wait(key, &mut self.headers, start, payload, &mut self.unsealed) {
             true => Packet::Header(start as u32, (self.headers.len() - start) as u16, None),
             false => Packet::Sealed(start as u32, buffer),
         }

@@ -170,6 +170,13 @@ impl RecvBatch {
         &mut self.payload[place.start as usize..][..place.len as usize]
     }
 
+    /// The same, of several packets. Panics if they overlap.
+    #[inline]
+    pub fn several_mut<const N: usize>(&mut self, places: [BatchSpan; N]) -> [&mut [u8]; N] {
+        let ranges = places.map(|BatchSpan { start, len }| start as usize..(start + len) as usize);
+        self.payload.get_disjoint_mut(ranges).expect("packets do not overlap")
+    }
+
     /// Resets what the last call wrote.
     fn prepare(&mut self) {
         for i in 0..self.filled {

@@ -1,9 +1,11 @@
-//! Packets whose tags are computed four at once: those that arrive as a train, and those that a switch sends together.
+//! Packets that are sealed and opened four at once: those that arrive as a train, and those that a switch sends together.
 //!
-//! The tags are the same as one after the other; a driver whose processor is faster so passes its code to
-//! [`Hops::use_lanes`]. Without that, every packet is sealed and checked when its turn comes.
+//! The result is the same as one after the other; a driver whose processor is faster so passes its code to
+//! [`Hops::use_lanes`]. Without that, every packet is sealed and opened when its turn comes.
 
-use netsum_wire::seal::{self, AegisState, FourTags};
+use netsum_wire::seal::{
+    self, AegisState, Encrypted, FourPackets, SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted,
+};
 use netsum_wire::{JobId, TreeId};
 
 use super::{Hop, Hops};
@@ -12,7 +14,7 @@ use crate::{DropReason, PortId};
 /// Packets at once.
 pub const AT_ONCE: usize = 4;
 
-/// What was found of a packet before its turn: its number, if its tag is right.
+/// What was found of a packet before its turn: its number, if its tag is right. It is decrypted.
 #[derive(Clone, Copy, Debug)]
 pub struct Checked(Option<u64>);
 
@@ -38,7 +40,15 @@ impl CheckedAhead {
 struct Waiting<P> {
     hop: (JobId, TreeId, PortId),
     start: usize,
-    payload: Option<P>,
+    payload: Place<P>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place<P> {
+    /// Not beside the header.
+    Elsewhere(Option<P>),
+    /// Beside the header, to be encrypted there: its length.
+    Here(usize),
 }
 
 /// Packets to be sent that wait for their tags.
@@ -51,50 +61,109 @@ impl<P> Default for Unsealed<P> {
     }
 }
 
-/// A key's state for [`FourTags`].
+/// A hop's keys for [`FourPackets`].
 #[derive(Clone, Debug)]
-pub(super) struct States {
-    send: AegisState,
-    receive: AegisState,
+pub(super) enum Lanes {
+    /// States of the MAC, of packets sent and received.
+    Tags(Box<[AegisState; 2]>),
+    /// Packets are encrypted.
+    Cipher,
 }
 
-impl States {
-    fn new(hop: &Hop, lanes: &dyn FourTags) -> Option<Box<States>> {
+impl Lanes {
+    fn new(hop: &Hop, code: &dyn FourPackets) -> Option<Lanes> {
+        if hop.send.encrypts() {
+            return Some(Lanes::Cipher);
+        }
         let [send, receive] = [hop.send.aegis()?, hop.receive.aegis()?];
-        Some(Box::new(States { send: lanes.state(send), receive: lanes.state(receive) }))
+        Some(Lanes::Tags(Box::new([code.state(send), code.state(receive)])))
+    }
+
+    fn sends(&self) -> Option<&AegisState> {
+        match self {
+            Lanes::Tags(states) => Some(&states[0]),
+            Lanes::Cipher => None,
+        }
+    }
+}
+
+impl Hop {
+    /// Seals the last packet in `heads`, which begins at `start`, or puts it into `waiting`. `to`: this hop; `at`: where
+    /// the payload is, when the packet gets its tag. Returns whether the payload has gone to `heads`, encrypted.
+    #[inline]
+    pub fn seal_or_wait<P>(
+        &mut self,
+        to: (JobId, TreeId, PortId),
+        heads: &mut Vec<u8>,
+        start: usize,
+        (payload, at): (&[u8], Option<P>),
+        waiting: &mut Unsealed<P>,
+    ) -> bool {
+        match self.lanes {
+            None => self.seal_last(heads, start, payload),
+            Some(Lanes::Tags(_)) => {
+                seal::put_number(self.numbers.next(), &mut heads[start..]);
+                waiting.0.push(Waiting { hop: to, start, payload: Place::Elsewhere(at) });
+                false
+            }
+            Some(Lanes::Cipher) => {
+                seal::put_number_to_encrypt(self.numbers.next(), &mut heads[start..]);
+                heads.reserve(payload.len() + TRAILER_LEN);
+                heads.extend_from_slice(payload);
+                heads.extend_from_slice(&[0; TRAILER_LEN]);
+                waiting.0.push(Waiting { hop: to, start, payload: Place::Here(payload.len()) });
+                true
+            }
+        }
     }
 }
 
 impl Hops {
-    /// Computes tags by this code where several packets can be had; `None`: one after the other.
-    pub fn use_lanes(&mut self, lanes: Option<&'static dyn FourTags>) {
+    /// Seals and opens by this code where several packets can be had; `None`: one after the other.
+    pub fn use_lanes(&mut self, lanes: Option<&'static dyn FourPackets>) {
         self.lanes = lanes;
     }
 
     pub(super) fn prepare(&self, hop: Hop) -> Hop {
-        let states = self.lanes.and_then(|lanes| States::new(&hop, lanes));
-        Hop { states, ..hop }
+        let lanes = self.lanes.and_then(|code| Lanes::new(&hop, code));
+        Hop { lanes, ..hop }
     }
 
-    /// Checks the tags of packets of one neighbour, the first of which is next. `None`: that is no faster, or they are
-    /// not alike.
-    pub fn check_ahead(&self, from: PortId, packets: [&[u8]; AT_ONCE]) -> Option<CheckedAhead> {
-        let lanes = self.lanes?;
+    /// Checks the tags of packets of one neighbour, the first of which is next, and decrypts them. `None`: that is no
+    /// faster, or they are not alike; then they are as they were.
+    pub fn check_ahead(&self, from: PortId, packets: [&mut [u8]; AT_ONCE]) -> Option<CheckedAhead> {
+        let code = self.lanes?;
         let (job, tree) = seal::hop_of(packets[0])?;
-        let states = self.hops.get(&(job, tree, from))?.states.as_deref()?;
-        let payloads = packets.map(|packet| packet.get(seal::SEALED_HEADER_LEN..));
-        let [Some(a), Some(b), Some(c), Some(d)] = payloads else { return None };
-        let payloads = [a, b, c, d];
-        let alike = |packet: &[u8]| seal::hop_of(packet) == Some((job, tree));
-        if !packets.into_iter().all(alike) || payloads.iter().any(|p| p.len() != a.len()) {
+        let hop = self.hops.get(&(job, tree, from))?;
+        let (len, encrypted) = (packets[0].len(), is_encrypted(packets[0]));
+        let alike = |packet: &&mut [u8]| {
+            let same = packet.len() == len && is_encrypted(packet) == encrypted;
+            same && seal::hop_of(packet) == Some((job, tree))
+        };
+        if !packets.iter().all(alike) {
             return None;
         }
-        let heads = packets.map(seal::head_of);
-        let tags = lanes.tags([&states.receive; AT_ONCE], heads.each_ref(), payloads);
-        let found =
-            std::array::from_fn(|i| Some(Checked(seal::number_if_tagged(packets[i], tags[i]))));
+        let numbers = match hop.lanes.as_ref()? {
+            Lanes::Tags(states) if !encrypted && len >= SEALED_HEADER_LEN => {
+                let packets = packets.map(|packet| &*packet);
+                let heads = packets.map(seal::head_of);
+                let payloads = packets.map(|packet| &packet[SEALED_HEADER_LEN..]);
+                let tags = code.tags([&states[1]; AT_ONCE], heads.each_ref(), payloads);
+                std::array::from_fn(|i| seal::number_if_tagged(packets[i], tags[i]))
+            }
+            Lanes::Cipher if encrypted && len >= SEALED_HEADER_LEN + TRAILER_LEN => {
+                let key = hop.receive.cipher()?;
+                let mut parts = packets.map(|packet| Encrypted::split(packet).expect("its length"));
+                let (heads, numbers) = (heads_of(&parts), numbers_of(&parts));
+                let payloads = parts.each_mut().map(|part| &mut *part.payload);
+                let tags = code.decrypt([key; AT_ONCE], numbers, heads.each_ref(), payloads);
+                let mut tags = tags.iter();
+                parts.map(|part| tags.next().and_then(|tag| part.number_if_tagged(tag)))
+            }
+            _ => return None,
+        };
         // The first is next, so it has been asked for already.
-        Some(CheckedAhead { found, next: 0 })
+        Some(CheckedAhead { found: numbers.map(|number| Some(Checked(number))), next: 0 })
     }
 
     /// Like [`Hops::open`], for a packet that may have been checked ahead.
@@ -113,28 +182,7 @@ impl Hops {
         }
     }
 
-    /// Seals the last packet in `heads`, which begins at `start`, or puts it into `waiting`. `at`: where its payload is,
-    /// when it gets its tag. Returns whether the payload has gone to `heads`, encrypted. The packet is sealed already if
-    /// there is no such hop.
-    #[inline]
-    pub fn seal_or_wait<P>(
-        &mut self,
-        to: (JobId, TreeId, PortId),
-        heads: &mut Vec<u8>,
-        start: usize,
-        (payload, at): (&[u8], Option<P>),
-        waiting: &mut Unsealed<P>,
-    ) -> bool {
-        let Some(hop) = self.hop(to.0, to.1, to.2) else { return false };
-        if hop.states.is_none() {
-            return hop.seal_last(heads, start, payload);
-        }
-        seal::put_number(hop.numbers.next(), &mut heads[start..]);
-        waiting.0.push(Waiting { hop: to, start, payload: at });
-        false
-    }
-
-    /// Gives all packets that wait their tags.
+    /// Gives all packets that wait their tags, and encrypts them.
     pub fn seal_waiting<'a, P: Copy>(
         &self,
         heads: &mut [u8],
@@ -142,9 +190,31 @@ impl Hops {
         payload: impl Fn(P) -> &'a [u8],
     ) {
         for group in waiting.0.chunks(AT_ONCE) {
-            self.seal_group(heads, group, &payload);
+            if !self.encrypt_group(heads, group) {
+                self.seal_group(heads, group, &payload);
+            }
         }
         waiting.0.clear();
+    }
+
+    /// Encrypts four packets; false if they are fewer, or not alike.
+    fn encrypt_group<P>(&self, heads: &mut [u8], group: &[Waiting<P>]) -> bool {
+        let (Some(code), [a, b, c, d]) = (self.lanes, group) else { return false };
+        let of = [a, b, c, d];
+        let Place::Here(len) = a.payload else { return false };
+        if !of.iter().all(|one| matches!(one.payload, Place::Here(same) if same == len)) {
+            return false;
+        }
+        let keys = of.map(|one| self.hops[&one.hop].send.cipher());
+        let [Some(a), Some(b), Some(c), Some(d)] = keys else { return false };
+        let packets = of.map(|one| one.start..one.start + packet_len(len));
+        let packets = heads.get_disjoint_mut(packets).expect("packets follow each other");
+        let mut parts = packets.map(|packet| Encrypted::split(packet).expect("it has a number"));
+        let (heads, numbers) = (heads_of(&parts), numbers_of(&parts));
+        let payloads = parts.each_mut().map(|part| &mut *part.payload);
+        let tags = code.encrypt([a, b, c, d], numbers, heads.each_ref(), payloads);
+        parts.iter_mut().zip(&tags).for_each(|(part, tag)| part.put_tag(tag));
+        true
     }
 
     fn seal_group<'a, P: Copy>(
@@ -157,22 +227,46 @@ impl Hops {
         let of = |i: usize| &group[i.min(group.len() - 1)];
         let of: [&Waiting<P>; AT_ONCE] = std::array::from_fn(of);
         let hops = of.map(|one| &self.hops[&one.hop]);
-        let payloads = of.map(|one| one.payload.map_or(&[][..], payload));
+        let payloads = of.map(|one| match one.payload {
+            Place::Elsewhere(at) => at.map_or(&[][..], payload),
+            Place::Here(_) => &[],
+        });
         let alike = payloads.iter().all(|bytes| bytes.len() == payloads[0].len());
+        let states = hops.map(|hop| hop.lanes.as_ref().and_then(Lanes::sends));
         if let Some(lanes) = self.lanes.filter(|_| alike && group.len() > 1)
-            && let [Some(a), Some(b), Some(c), Some(d)] = hops.map(|hop| hop.states.as_deref())
+            && let [Some(a), Some(b), Some(c), Some(d)] = states
         {
             let heads_of = of.map(|one| seal::head_of(&heads[one.start..]));
-            let states = [&a.send, &b.send, &c.send, &d.send];
-            let tags = lanes.tags(states, heads_of.each_ref(), payloads);
+            let tags = lanes.tags([a, b, c, d], heads_of.each_ref(), payloads);
             for (one, tag) in group.iter().zip(tags) {
                 seal::put_tag(tag, &mut heads[one.start..]);
             }
             return;
         }
         for ((one, hop), payload) in group.iter().zip(hops).zip(payloads) {
-            let tag = hop.send.tag_after(&heads[one.start..], payload);
-            seal::put_tag(tag, &mut heads[one.start..]);
+            match one.payload {
+                Place::Here(len) => {
+                    let packet = &mut heads[one.start..][..packet_len(len)];
+                    hop.send.encrypt_numbered(packet);
+                }
+                Place::Elsewhere(_) => {
+                    let tag = hop.send.tag_after(&heads[one.start..], payload);
+                    seal::put_tag(tag, &mut heads[one.start..]);
+                }
+            }
         }
     }
+}
+
+/// Length of an encrypted packet.
+fn packet_len(payload: usize) -> usize {
+    SEALED_HEADER_LEN + payload + TRAILER_LEN
+}
+
+fn heads_of(parts: &[Encrypted<'_>; AT_ONCE]) -> [seal::Head; AT_ONCE] {
+    std::array::from_fn(|i| parts[i].head)
+}
+
+fn numbers_of(parts: &[Encrypted<'_>; AT_ONCE]) -> [u64; AT_ONCE] {
+    std::array::from_fn(|i| parts[i].number)
 }
