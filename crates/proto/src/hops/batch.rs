@@ -143,13 +143,22 @@ impl Hops {
         if !packets.iter().all(alike) {
             return None;
         }
+        let payload = |packet| <[u8]>::split_at(packet, SEALED_HEADER_LEN).1;
         let numbers = match hop.lanes.as_ref()? {
             Lanes::Tags(states) if !encrypted && len >= SEALED_HEADER_LEN => {
-                let packets = packets.map(|packet| &*packet);
-                let heads = packets.map(seal::head_of);
-                let payloads = packets.map(|packet| &packet[SEALED_HEADER_LEN..]);
+                // Not by `map`, which is called as a function.
+                let [a, b, c, d] = packets;
+                let heads =
+                    [seal::head_of(a), seal::head_of(b), seal::head_of(c), seal::head_of(d)];
+                let [p, q, r, s] = [&a[..], &b[..], &c[..], &d[..]];
+                let payloads = [payload(p), payload(q), payload(r), payload(s)];
                 let tags = code.tags([&states[1]; AT_ONCE], heads.each_ref(), payloads);
-                std::array::from_fn(|i| seal::number_if_tagged(packets[i], tags[i]))
+                [
+                    seal::number_if_tagged(p, tags[0]),
+                    seal::number_if_tagged(q, tags[1]),
+                    seal::number_if_tagged(r, tags[2]),
+                    seal::number_if_tagged(s, tags[3]),
+                ]
             }
             Lanes::Cipher if encrypted && len >= SEALED_HEADER_LEN + TRAILER_LEN => {
                 let key = hop.receive.cipher()?;
@@ -184,7 +193,7 @@ impl Hops {
 
     /// Gives all packets that wait their tags, and encrypts them.
     pub fn seal_waiting<'a, P: Copy>(
-        &self,
+        &'a self,
         heads: &mut [u8],
         waiting: &mut Unsealed<P>,
         payload: impl Fn(P) -> &'a [u8],
@@ -218,44 +227,60 @@ impl Hops {
     }
 
     fn seal_group<'a, P: Copy>(
-        &self,
+        &'a self,
         heads: &mut [u8],
         group: &[Waiting<P>],
         payload: &impl Fn(P) -> &'a [u8],
     ) {
         // A group of fewer than four has its last packet several times.
-        let of = |i: usize| &group[i.min(group.len() - 1)];
-        let of: [&Waiting<P>; AT_ONCE] = std::array::from_fn(of);
-        let hops = of.map(|one| &self.hops[&one.hop]);
-        let payloads = of.map(|one| match one.payload {
-            Place::Elsewhere(at) => at.map_or(&[][..], payload),
-            Place::Here(_) => &[],
-        });
-        let alike = payloads.iter().all(|bytes| bytes.len() == payloads[0].len());
-        let states = hops.map(|hop| hop.lanes.as_ref().and_then(Lanes::sends));
-        if let Some(lanes) = self.lanes.filter(|_| alike && group.len() > 1)
-            && let [Some(a), Some(b), Some(c), Some(d)] = states
+        let part = |i: usize| self.part(heads, &group[i.min(group.len() - 1)], payload);
+        if let Some(code) = self.lanes.filter(|_| group.len() > 1)
+            && let [Some(a), Some(b), Some(c), Some(d)] = [part(0), part(1), part(2), part(3)]
+            && [&b, &c, &d].iter().all(|part| part.payload.len() == a.payload.len())
         {
-            let heads_of = of.map(|one| seal::head_of(&heads[one.start..]));
-            let tags = lanes.tags([a, b, c, d], heads_of.each_ref(), payloads);
+            let states = [a.state, b.state, c.state, d.state];
+            let payloads = [a.payload, b.payload, c.payload, d.payload];
+            let tags = code.tags(states, [&a.head, &b.head, &c.head, &d.head], payloads);
             for (one, tag) in group.iter().zip(tags) {
                 seal::put_tag(tag, &mut heads[one.start..]);
             }
             return;
         }
-        for ((one, hop), payload) in group.iter().zip(hops).zip(payloads) {
+        for one in group {
+            let key = &self.hops[&one.hop].send;
             match one.payload {
                 Place::Here(len) => {
-                    let packet = &mut heads[one.start..][..packet_len(len)];
-                    hop.send.encrypt_numbered(packet);
+                    key.encrypt_numbered(&mut heads[one.start..][..packet_len(len)]);
                 }
-                Place::Elsewhere(_) => {
-                    let tag = hop.send.tag_after(&heads[one.start..], payload);
+                Place::Elsewhere(at) => {
+                    let payload = at.map_or(&[][..], payload);
+                    let tag = key.tag_after(&heads[one.start..], payload);
                     seal::put_tag(tag, &mut heads[one.start..]);
                 }
             }
         }
     }
+
+    /// What a packet's tag is computed from; `None`: it is encrypted.
+    #[inline]
+    fn part<'a, P: Copy>(
+        &'a self,
+        heads: &[u8],
+        one: &Waiting<P>,
+        payload: &impl Fn(P) -> &'a [u8],
+    ) -> Option<Part<'a>> {
+        let Place::Elsewhere(at) = one.payload else { return None };
+        let state = self.hops[&one.hop].lanes.as_ref()?.sends()?;
+        let head = seal::head_of(&heads[one.start..]);
+        Some(Part { state, head, payload: at.map_or(&[][..], payload) })
+    }
+}
+
+/// What the tag of a packet to be sent is computed from.
+struct Part<'a> {
+    state: &'a AegisState,
+    head: seal::Head,
+    payload: &'a [u8],
 }
 
 /// Length of an encrypted packet.
