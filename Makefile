@@ -247,6 +247,7 @@ synth: $(STAMPS)/hdl ## synthesise the accelerator in all shapes, place and rout
 
 vectors: ## write the golden vectors and their digests anew from the switch machines; review the diff
 	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-proto --test vectors the_switches_match_the_digests
+	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-lease --test sealed_vectors keys_and_packets_match_the_file
 
 vectors-check: # the golden vectors that are missing, for tests of other implementations; fails if the switches have changed
 	cargo test --release --quiet -p netsum-proto --test vectors the_switches_match_the_digests
