@@ -134,12 +134,15 @@ mod tests {
 
     use super::*;
 
+    /// Begin and end of a call.
+    type Span = (f64, Option<f64>);
+
     /// Calls (name, bytes, seconds after the step's begin, duration) of `count` steps of `seconds` each.
     fn calls<'a>(
         step: &[(&'a str, u64, f64, f64)],
         seconds: f64,
         count: usize,
-    ) -> (Vec<(&'a str, u64)>, Vec<(f64, Option<f64>)>) {
+    ) -> (Vec<(&'a str, u64)>, Vec<Span>) {
         let begins = (0..count).map(|number| 100.0 + number as f64 * seconds);
         let all = begins.flat_map(|begin| step.iter().map(move |call| (begin, *call)));
         all.map(|(begin, (name, bytes, after, lasts))| {
