@@ -172,6 +172,8 @@ impl State {
         job.key = key;
         if job.phase == Phase::Running {
             job.replan_at_ms = Some(now_ms);
+            // A plan names its key. One without trees would otherwise stay, under another key and the same epoch.
+            job.current = job.current.take().filter(|plan| !plan.trees.is_empty());
         }
         let open = (0..).zip(&job.members).filter_map(|(rank, m)| Some((rank, m.session()?)));
         let send =

@@ -6,7 +6,7 @@ use netsum_control::pb;
 use netsum_control::pb::slot_grant::Level;
 use netsum_lease::Racks;
 use netsum_topo::{Addressing, Bytes, Fabric, NodeId, Server, SlotPolicy, Tenant, leaf_spine};
-use netsum_wire::tag::Mac;
+use netsum_wire::tag::{JobKey, Mac};
 
 use crate::world::{KEY, NOTICE_MS, RATE, World, checked};
 
@@ -197,6 +197,22 @@ fn an_encrypted_job_uses_only_switches_that_can_encrypt() {
         assert!(told && moved, "{protocol}: {roots:?}, {:?}", plan.reason);
         assert!(world.granted.iter().all(|(switch, _)| switch != "rack0"), "{protocol}");
     }
+}
+
+#[test]
+fn a_plan_without_trees_has_another_epoch_under_another_key() {
+    let mut world = World::new(fabric(), Settings::default());
+    let job = world.job_of("panama", "");
+    // The job waits for switches, in vain.
+    world.wait(60_000);
+    let before = world.plan(job).clone();
+    assert!(before.trees.is_empty(), "no switch is up: {}", before.reason);
+    let key = JobKey::new(KEY.mac(), [9; 16]);
+    world.play(Event::RekeyJob { job, key }).unwrap();
+    world.wait(1_000);
+    let after = world.plan(job);
+    assert!(after.trees.is_empty() && after.key_id != before.key_id);
+    assert!(after.epoch > before.epoch, "{} and {}", before.epoch, after.epoch);
 }
 
 #[test]
