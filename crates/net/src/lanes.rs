@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code)]
 
-use netsum_wire::seal::{AegisState, FourPackets, Head, WholeTag};
+use netsum_wire::seal::{AegisState, Four, FourPackets, Head, WholeTag};
 
 /// This processor's code, if it has the instructions.
 pub(crate) fn detect() -> Option<&'static dyn FourPackets> {
@@ -36,26 +36,14 @@ impl FourPackets for Vaes {
         unsafe { x86::tags(states, heads, payloads) }
     }
 
-    fn encrypt(
-        &self,
-        keys: [&[u8; 16]; 4],
-        numbers: [u64; 4],
-        heads: [&Head; 4],
-        payloads: [&mut [u8]; 4],
-    ) -> [WholeTag; 4] {
+    fn encrypt(&self, packets: Four<'_>) -> [WholeTag; 4] {
         // SAFETY: as above.
-        unsafe { x86::crypt::<true>(keys, numbers, heads, payloads) }
+        unsafe { x86::crypt::<true>(packets) }
     }
 
-    fn decrypt(
-        &self,
-        keys: [&[u8; 16]; 4],
-        numbers: [u64; 4],
-        heads: [&Head; 4],
-        payloads: [&mut [u8]; 4],
-    ) -> [WholeTag; 4] {
+    fn decrypt(&self, packets: Four<'_>) -> [WholeTag; 4] {
         // SAFETY: as above.
-        unsafe { x86::crypt::<false>(keys, numbers, heads, payloads) }
+        unsafe { x86::crypt::<false>(packets) }
     }
 }
 
@@ -63,7 +51,7 @@ impl FourPackets for Vaes {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use netsum_wire::seal::{AegisState, Head, NUMBERED_LEN, WholeTag, nonce};
+    use netsum_wire::seal::{AegisState, Four, Head, NUMBERED_LEN, WholeTag, nonce};
 
     /// Bytes of a message that one update of the state takes.
     const RATE: usize = 32;
@@ -211,12 +199,8 @@ mod x86 {
 
     /// Encrypts or decrypts payloads of one length in their places; returns the tags.
     #[target_feature(enable = "avx512f,vaes")]
-    pub(super) fn crypt<const ENCRYPT: bool>(
-        keys: [&[u8; 16]; 4],
-        numbers: [u64; 4],
-        heads: [&Head; 4],
-        payloads: [&mut [u8]; 4],
-    ) -> [WholeTag; 4] {
+    pub(super) fn crypt<const ENCRYPT: bool>(packets: Four<'_>) -> [WholeTag; 4] {
+        let Four { keys, numbers, heads, payloads } = packets;
         let [a, b, c, d] = keys;
         let key = lanes(a, b, c, d);
         let [a, b, c, d] = numbers.map(nonce);
@@ -228,7 +212,7 @@ mod x86 {
         for _ in 0..10 {
             update!(s, nonce, key);
         }
-        let [a, b, c, d] = heads.map(|head| head.as_chunks::<RATE>().0);
+        let [a, b, c, d] = heads.each_ref().map(|head| head.as_chunks::<RATE>().0);
         for i in 0..2 {
             absorb!(s, &a[i], &b[i], &c[i], &d[i]);
         }
@@ -433,15 +417,12 @@ mod tests {
                 put_number_to_encrypt(number, packet);
             }
             let mut parts = together.each_mut().map(|packet| Encrypted::split(packet).unwrap());
-            let heads = parts.each_ref().map(|part| part.head);
-            let payloads = parts.each_mut().map(|part| &mut *part.payload);
-            let tags = code.encrypt(keys.each_ref(), numbers, heads.each_ref(), payloads);
+            let tags = code.encrypt(Four::new(keys.each_ref(), &mut parts));
             parts.iter_mut().zip(&tags).for_each(|(part, tag)| part.put_tag(tag));
             prop_assert_eq!(&together, &alone);
 
             let mut parts = together.each_mut().map(|packet| Encrypted::split(packet).unwrap());
-            let payloads = parts.each_mut().map(|part| &mut *part.payload);
-            let tags = code.decrypt(keys.each_ref(), numbers, heads.each_ref(), payloads);
+            let tags = code.decrypt(Four::new(keys.each_ref(), &mut parts));
             for (part, tag) in parts.iter().zip(tags) {
                 prop_assert_eq!(part.tag(), tag);
             }

@@ -93,23 +93,38 @@ pub trait FourPackets: std::fmt::Debug + Send + Sync {
     /// The packets' tags.
     fn tags(&self, states: [&AegisState; 4], heads: [&Head; 4], payloads: [&[u8]; 4]) -> [u64; 4];
 
-    /// Encrypts payloads in their places, under keys and packet numbers; returns their tags.
-    fn encrypt(
-        &self,
-        keys: [&[u8; 16]; 4],
-        numbers: [u64; 4],
-        heads: [&Head; 4],
-        payloads: [&mut [u8]; 4],
-    ) -> [WholeTag; 4];
+    /// Encrypts payloads in their places; returns the packets' tags.
+    fn encrypt(&self, packets: Four<'_>) -> [WholeTag; 4];
 
-    /// Decrypts payloads in their places; returns the tags that they should have.
-    fn decrypt(
-        &self,
-        keys: [&[u8; 16]; 4],
-        numbers: [u64; 4],
-        heads: [&Head; 4],
-        payloads: [&mut [u8]; 4],
-    ) -> [WholeTag; 4];
+    /// Decrypts payloads in their places; returns the tags that the packets should have.
+    fn decrypt(&self, packets: Four<'_>) -> [WholeTag; 4];
+}
+
+/// Four packets to be encrypted or decrypted.
+#[derive(Debug)]
+pub struct Four<'a> {
+    /// Keys.
+    pub keys: [&'a [u8; 16]; 4],
+    /// Packet numbers.
+    pub numbers: [u64; 4],
+    /// What is authenticated alone.
+    pub heads: [Head; 4],
+    /// Payloads, of one length.
+    pub payloads: [&'a mut [u8]; 4],
+}
+
+impl<'a> Four<'a> {
+    /// The same of packets in parts.
+    #[inline]
+    pub fn new(keys: [&'a [u8; 16]; 4], parts: &'a mut [Encrypted<'_>; 4]) -> Four<'a> {
+        let [a, b, c, d] = parts;
+        Four {
+            keys,
+            numbers: [a.number, b.number, c.number, d.number],
+            heads: [a.head, b.head, c.head, d.head],
+            payloads: [a.payload, b.payload, c.payload, d.payload],
+        }
+    }
 }
 
 impl SealKey {

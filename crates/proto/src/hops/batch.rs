@@ -4,7 +4,7 @@
 //! [`Hops::use_lanes`]. Without that, every packet is sealed and opened when its turn comes.
 
 use netsum_wire::seal::{
-    self, AegisState, Encrypted, FourPackets, SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted,
+    self, AegisState, Encrypted, Four, FourPackets, SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted,
 };
 use netsum_wire::{JobId, TreeId};
 
@@ -163,9 +163,7 @@ impl Hops {
             Lanes::Cipher if encrypted && len >= SEALED_HEADER_LEN + TRAILER_LEN => {
                 let key = hop.receive.cipher()?;
                 let mut parts = packets.map(|packet| Encrypted::split(packet).expect("its length"));
-                let (heads, numbers) = (heads_of(&parts), numbers_of(&parts));
-                let payloads = parts.each_mut().map(|part| &mut *part.payload);
-                let tags = code.decrypt([key; AT_ONCE], numbers, heads.each_ref(), payloads);
+                let tags = code.decrypt(Four::new([key; AT_ONCE], &mut parts));
                 let mut tags = tags.iter();
                 parts.map(|part| tags.next().and_then(|tag| part.number_if_tagged(tag)))
             }
@@ -219,9 +217,7 @@ impl Hops {
         let packets = of.map(|one| one.start..one.start + packet_len(len));
         let packets = heads.get_disjoint_mut(packets).expect("packets follow each other");
         let mut parts = packets.map(|packet| Encrypted::split(packet).expect("it has a number"));
-        let (heads, numbers) = (heads_of(&parts), numbers_of(&parts));
-        let payloads = parts.each_mut().map(|part| &mut *part.payload);
-        let tags = code.encrypt([a, b, c, d], numbers, heads.each_ref(), payloads);
+        let tags = code.encrypt(Four::new([a, b, c, d], &mut parts));
         parts.iter_mut().zip(&tags).for_each(|(part, tag)| part.put_tag(tag));
         true
     }
@@ -286,12 +282,4 @@ struct Part<'a> {
 /// Length of an encrypted packet.
 fn packet_len(payload: usize) -> usize {
     SEALED_HEADER_LEN + payload + TRAILER_LEN
-}
-
-fn heads_of(parts: &[Encrypted<'_>; AT_ONCE]) -> [seal::Head; AT_ONCE] {
-    std::array::from_fn(|i| parts[i].head)
-}
-
-fn numbers_of(parts: &[Encrypted<'_>; AT_ONCE]) -> [u64; AT_ONCE] {
-    std::array::from_fn(|i| parts[i].number)
 }
