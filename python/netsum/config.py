@@ -10,6 +10,7 @@
 | NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | torchrun's run id, or nothing |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
 | NETSUM_ENCRYPT | `on`: nobody between ranks and switches can read values; needs NETSUM_CREDENTIALS | off |
+| NETSUM_COLLECTIVES | `all`: switches do reduce-scatter, all-gather, broadcast and reduce, too | allreduce |
 | NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
@@ -215,6 +216,10 @@ def _order(value: str) -> str | None:
     return None if value in ORDERS else f"expected one of {', '.join(ORDERS)}"
 
 
+def _collectives(value: str) -> str | None:
+    return None if value in ("allreduce", "all") else "expected allreduce or all"
+
+
 def _network(value: str) -> str | None:
     return None if value in NETWORKS else f"expected one of {', '.join(NETWORKS)}"
 
@@ -243,6 +248,7 @@ _OPTIONS = {
     "NETSUM_TENANT": ("tenant", _tenant),
     "NETSUM_SCALE": ("scale", _scale),
     "NETSUM_ENCRYPT": ("encrypt", _switch),
+    "NETSUM_COLLECTIVES": ("collectives", _collectives),
     "NETSUM_MAX_TREES": ("max_trees", _trees),
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),

@@ -47,9 +47,17 @@ struct State {
 struct Entry {
     call: Call,
     fingerprint: u32,
-    live: bool,
+    stage: Stage,
     /// Whether the call was sent to all ranks.
     announced: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Live,
+    /// It is done, but the ranks may do a part of it again.
+    Done,
+    Over,
 }
 
 /// Handling of a message of a collective.
@@ -70,7 +78,7 @@ impl Ledger {
     pub(crate) fn enter(&self, sequence: u64, call: Call, fingerprint: u32) -> bool {
         let mut state = self.state.lock();
         assert_eq!(sequence, state.next(), "operations have numbers without a gap");
-        state.entries.push_back(Entry { call, fingerprint, live: true, announced: false });
+        state.entries.push_back(Entry { call, fingerprint, stage: Stage::Live, announced: false });
         state.peer_calls.contains_key(&sequence)
     }
 
@@ -86,25 +94,39 @@ impl Ledger {
 
     /// Records the end of an operation.
     pub(crate) fn retire(&self, sequence: u64) {
+        self.state.lock().end(sequence, Stage::Over);
+    }
+
+    /// Records the end of an operation of which the ranks may do a part again, after a hand-over.
+    pub(crate) fn complete(&self, sequence: u64) {
+        self.state.lock().end(sequence, Stage::Done);
+    }
+
+    /// The ranks do a part of an operation again. False if it ended too long ago.
+    pub(crate) fn repeat(&self, sequence: u64) -> bool {
         let mut state = self.state.lock();
-        let Some(entry) = state.entry(sequence).filter(|entry| entry.live) else { return };
-        entry.live = false;
-        state.ended += 1;
-        state.forget();
+        let Some(entry) = state.entry(sequence) else { return false };
+        if std::mem::replace(&mut entry.stage, Stage::Live) != Stage::Live {
+            state.ended -= 1;
+        }
+        true
     }
 
     /// Operations in progress, in order.
     pub(crate) fn live(&self) -> Vec<u64> {
         let state = self.state.lock();
         let numbered = (state.first..).zip(&state.entries);
-        numbered.filter(|(_, entry)| entry.live).map(|(sequence, _)| sequence).collect()
+        numbered
+            .filter(|(_, entry)| entry.stage == Stage::Live)
+            .map(|(sequence, _)| sequence)
+            .collect()
     }
 
     pub(crate) fn judge(&self, sequence: u64, fingerprint: u32) -> Verdict {
         let mut state = self.state.lock();
         let next = state.next();
         match state.entry(sequence) {
-            Some(entry) if !entry.live => Verdict::Stale,
+            Some(entry) if entry.stage == Stage::Over => Verdict::Stale,
             Some(entry) if entry.fingerprint == fingerprint => Verdict::Keep,
             Some(_) => Verdict::Differs,
             None if sequence >= next => Verdict::Keep,
@@ -170,9 +192,20 @@ impl State {
         self.first + self.entries.len() as u64
     }
 
+    fn end(&mut self, sequence: u64, stage: Stage) {
+        let Some(entry) = self.entry(sequence).filter(|entry| entry.stage == Stage::Live) else {
+            return;
+        };
+        entry.stage = stage;
+        self.ended += 1;
+        self.forget();
+    }
+
     /// Drops entries that are no longer needed.
     fn forget(&mut self) {
-        while self.ended > PAST_MAX && self.entries.front().is_some_and(|entry| !entry.live) {
+        while self.ended > PAST_MAX
+            && self.entries.front().is_some_and(|entry| entry.stage != Stage::Live)
+        {
             let oldest = self.first;
             self.entries.pop_front();
             self.first += 1;

@@ -35,9 +35,11 @@ mod queue;
 mod recorder;
 pub mod rendezvous;
 pub mod responder;
+mod rest;
 mod shared;
 mod status;
 mod steps;
+mod task;
 mod terms;
 mod work;
 

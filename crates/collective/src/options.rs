@@ -77,6 +77,8 @@ pub struct Options {
     pub scale: f32,
     /// Whether nobody between the ranks and the switches that add can read the values.
     pub encrypt: bool,
+    /// Whether switches do reduce-scatter, all-gather, broadcast and reduce, too, on copies of the trees.
+    pub all_collectives: bool,
     /// Maximum number of trees; 0: as many as the fabric provides.
     pub max_trees: u32,
     /// Share of children that a switch awaits; 1: all.
@@ -133,6 +135,13 @@ impl Options {
                 }
                 "encrypt" => {
                     options.encrypt = on_or_off(value).ok_or_else(|| wrong("on or off"))?;
+                }
+                "collectives" => {
+                    options.all_collectives = match value.as_str() {
+                        "allreduce" => false,
+                        "all" => true,
+                        _ => return Err(wrong("allreduce or all")),
+                    };
                 }
                 "max_trees" => {
                     options.max_trees = value.parse().map_err(|_| wrong("a number, 0 for all"))?;
@@ -217,12 +226,12 @@ impl Options {
 
     /// The options that must be equal at all ranks.
     pub(crate) fn agreed(&self) -> String {
-        let Options { protocol, tenant, scale, encrypt, max_trees, .. } = self;
+        let Options { protocol, tenant, scale, encrypt, all_collectives, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
         let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
-        let Options { digest_every, trusted_network, .. } = self;
+        let Options { digest_every, trusted_network, max_trees, .. } = self;
         format!(
-            "{protocol} tenant={tenant} scale={scale} encrypt={encrypt} max_trees={max_trees} \
+            "{protocol} tenant={tenant} scale={scale} encrypt={encrypt} all_collectives={all_collectives} max_trees={max_trees} \
              release_fraction={release_fraction} \
              congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
              network={network:?} trusted_network={trusted_network} \
@@ -239,6 +248,7 @@ impl Default for Options {
             tenant: String::new(),
             scale: 0.0,
             encrypt: false,
+            all_collectives: false,
             max_trees: 0,
             release_fraction: 1.0,
             congestion: CongestionRule::PerBranch,

@@ -25,7 +25,8 @@ impl Plan for ControllerPlan {
         // Protocols differ in the formats that they can add: an operation that one rank has begun over the hosts must not
         // go over the trees of another protocol at the others.
         let (plan, before) = (&self.0.plan, &before.0.plan);
-        (plan.fragment_bytes, plan.protocol) == (before.fragment_bytes, before.protocol)
+        let of = |plan: &netsum_topo::Plan| (plan.fragment_bytes, plan.protocol, plan.copies);
+        of(plan) == of(before)
     }
 
     fn patience_ns(&self) -> u64 {
@@ -64,6 +65,7 @@ mod tests {
                 protocol: Protocol::Panama,
                 choice: String::new(),
                 trees: vec![AggregationTree { root, nodes }],
+                copies: false,
                 fragment_bytes,
                 window_max: 8,
                 slot_space: 0,

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{NodeId, Plan, Protocol};
+use netsum_wire::panama::MAX_SCOPED_RANKS;
 
 use crate::PlanError;
 use crate::racks::Racks;
@@ -85,12 +86,31 @@ impl JobPlan {
         if !(plan.scale == 0.0 || plan.scale.is_normal() && plan.scale > 0.0) {
             return Err(PlanError::new(format!("scale {}", plan.scale)));
         }
+        if plan.copies {
+            self.check_copies(size)?;
+        }
         if plan.protocol == Protocol::Atp {
             for tree in &plan.trees {
                 Racks::of(tree)?.check(size)?;
             }
         }
         (0..size).try_for_each(|rank| self.attachments(rank).map(drop))
+    }
+
+    /// Checks that every tree has a copy, and that the job may have them.
+    fn check_copies(&self, size: u32) -> Result<(), PlanError> {
+        let Plan { protocol, trees, release_fraction, .. } = &self.plan;
+        let (first, second) = trees.split_at(trees.len() / 2);
+        if first != second {
+            return Err(PlanError::new(
+                "the second half of its trees are no copies of the first half",
+            ));
+        }
+        if *protocol != Protocol::Panama || *release_fraction < 1.0 || size > MAX_SCOPED_RANKS {
+            let problem = format!("copies of trees for {size} ranks with protocol {protocol}");
+            return Err(PlanError::new(problem));
+        }
+        Ok(())
     }
 
     fn attachment(&self, tree: usize, rank: u32) -> Result<Attachment, PlanError> {

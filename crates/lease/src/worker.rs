@@ -41,19 +41,20 @@ pub const fn wire_bytes(payload: u16) -> u16 {
 fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
     let window_max = plan.window_max as u16;
     let trees = plan.trees.len() as u8;
+    let independent = if plan.copies { trees / 2 } else { trees };
     panama::WorkerConfig {
         job: JobId(plan.job),
         epoch: Epoch(plan.epoch),
         rank: Rank(rank),
         ranks: size,
         trees,
-        copies: false,
+        copies: plan.copies,
         window_max,
         fragment_bytes: plan.fragment_bytes as u16,
         congestion: match plan.congestion {
             CongestionRule::Panama => Rule::Panama,
             CongestionRule::PerBranch => Rule::PerBranch,
-            CongestionRule::Coupled => Rule::Coupled { trees },
+            CongestionRule::Coupled => Rule::Coupled { trees: independent },
             CongestionRule::None => Rule::Fixed(window_max),
         },
         partial: plan.release_fraction < 1.0,
@@ -123,6 +124,7 @@ mod tests {
                 protocol,
                 choice: String::new(),
                 trees: vec![AggregationTree { root: nodes[0].switch, nodes }],
+                copies: false,
                 fragment_bytes: 1408,
                 window_max: 5,
                 slot_space: 9,

@@ -145,7 +145,7 @@ fn little_memory_makes_a_small_window_not_an_error() {
     star(1, &[&switch], &members);
     let format = format(Dtype::I32, ReduceOp::Sum);
     for (rank, member) in members.iter().enumerate() {
-        member.driver.submit(operation(1, format, &numbers(Dtype::I32, rank, 20_000)));
+        member.driver.submit(operation(1, format, &numbers(Dtype::I32, rank, 20_000)).into());
     }
     for member in &members {
         wait_done(member, 1);
@@ -175,7 +175,7 @@ fn strangers_and_nonsense_are_counted_and_change_nothing() {
     }
     let format = format(Dtype::F32, ReduceOp::Sum);
     for (rank, member) in members.iter().enumerate() {
-        member.driver.submit(operation(1, format, &numbers(Dtype::F32, rank, 5000)));
+        member.driver.submit(operation(1, format, &numbers(Dtype::F32, rank, 5000)).into());
     }
     members.iter().for_each(|member| wait_done(member, 1));
     let snapshot = switch.snapshot().unwrap();

@@ -192,7 +192,7 @@ impl Job {
                 fragments,
                 pattern: Default::default(),
             };
-            worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+            worker.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
         }
         buffers
     }

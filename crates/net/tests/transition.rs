@@ -64,7 +64,7 @@ fn operations_without_an_epoch_wait_and_come_back_whole() {
     let (switch, members) = (switch(), members(1));
     let driver = &members[0].driver;
     let format = format(Dtype::I64, ReduceOp::Sum);
-    let submit = |id: u64| driver.submit(operation(id, format, &numbers(Dtype::I64, 0, 10)));
+    let submit = |id: u64| driver.submit(operation(id, format, &numbers(Dtype::I64, 0, 10)).into());
     assert_eq!(driver.freeze(), Progress::default());
     submit(1);
     assert_eq!(driver.resolve(Default::default()).len(), 1);
@@ -90,7 +90,7 @@ fn a_silent_tree_is_reported() {
     let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     begin(1, &members, 0, &[nobody.local_addr().unwrap()]);
     let format = format(Dtype::F32, ReduceOp::Sum);
-    members[0].driver.submit(operation(1, format, &numbers(Dtype::F32, 0, 1000)));
+    members[0].driver.submit(operation(1, format, &numbers(Dtype::F32, 0, 1000)).into());
     let event = members[0].events.recv_timeout(PATIENCE).unwrap();
     assert!(matches!(event, Event::Silent { for_ns: 1_500_000_000.., .. }), "{event:?}");
 }
@@ -103,7 +103,7 @@ fn disagreement_is_reported_to_all_ranks() {
     for (rank, member) in members.iter().enumerate() {
         let mut operation = operation(9, format, &numbers(Dtype::F32, rank, 1000));
         operation.submission.fingerprint += rank as u32;
-        member.driver.submit(operation);
+        member.driver.submit(operation.into());
     }
     for member in &members {
         let event = member.events.recv_timeout(PATIENCE).unwrap();
@@ -116,7 +116,7 @@ fn disagreement_is_reported_to_all_ranks() {
 fn a_buffer_that_is_too_small_is_refused_at_once() {
     let mut operation = operation(1, format(Dtype::F32, ReduceOp::Sum), &[0; 1408]);
     operation.buffer = Buffer::from_vec(vec![0; 1000]);
-    members(1)[0].driver.submit(operation);
+    members(1)[0].driver.submit(operation.into());
 }
 
 fn wait_for_results(switch: &SwitchDriver, at_least: u64) {

@@ -97,7 +97,7 @@ impl<S> Operations<S> {
         state: S,
     ) -> bool {
         let cut = submission.cut(elements_per_fragment);
-        let count = leads + submission.count(elements_per_fragment);
+        let count = leads + submission.count_of(elements_per_fragment);
         let first_g = self.submitted;
         if count > 0 {
             let open = count;
@@ -230,10 +230,30 @@ impl Submission {
     }
 
     /// Number of its fragments.
-    pub(crate) fn count(&self, elements_per_fragment: u64) -> u64 {
+    pub fn count(&self, fragment_bytes: u16) -> u64 {
+        self.count_of(elements_per_fragment(fragment_bytes, self.format.dtype))
+    }
+
+    /// Number of its fragments of so many elements.
+    pub(crate) fn count_of(&self, elements_per_fragment: u64) -> u64 {
         match &self.fragments {
             Fragments::All => self.cut(elements_per_fragment).count(),
             Fragments::Some(list) => list.len() as u64,
+        }
+    }
+
+    /// Whether its fragments are all of the buffer.
+    pub fn is_whole(&self, fragment_bytes: u16) -> bool {
+        let whole = Submission { fragments: Fragments::All, ..self.clone() };
+        self.count(fragment_bytes) == whole.count(fragment_bytes)
+    }
+
+    /// Parties and elements of its fragments, in order.
+    pub fn places(&self, fragment_bytes: u16) -> Vec<(Parties, Range<u64>)> {
+        let cut = self.cut(elements_per_fragment(fragment_bytes, self.format.dtype));
+        match &self.fragments {
+            Fragments::All => (0..cut.count()).map(|index| cut.fragment(index)).collect(),
+            Fragments::Some(list) => list.iter().map(|&index| cut.fragment(index.into())).collect(),
         }
     }
 

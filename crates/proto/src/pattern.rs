@@ -35,7 +35,7 @@ impl Pattern {
     }
 
     /// Whether some rank's contributions are in results that it does not take: it must retain them.
-    pub(crate) fn gives_away(&self) -> bool {
+    pub fn gives_away(&self) -> bool {
         matches!(self, Pattern::Reduce(_) | Pattern::ReduceScatter(_))
     }
 }

@@ -10,7 +10,7 @@ use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress};
 use crate::lease::{LeaseKey, Reservation};
 use crate::operations::Submission;
-use crate::worker::{Event, Settings, WorkerMachine};
+use crate::worker::{AcceptedResult, Event, Settings, WorkerMachine};
 use crate::{PortId, Time, atp, panama, switchml};
 
 /// The protocol of static pools.
@@ -157,6 +157,14 @@ impl Worker {
     /// As [`WorkerMachine::place_of`].
     pub fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
         with_worker!(self, machine => machine.place_of(g))
+    }
+
+    /// As [`WorkerMachine::to_repeat`]: by fragment, the number, the operation and the elements.
+    pub fn to_repeat(&self, finished: &Finished) -> Vec<(u64, u64, Range<u64>)> {
+        with_worker!(self, machine => {
+            let fragments = machine.to_repeat(finished);
+            fragments.iter().map(|f| (f.g(), f.id(), f.elements().unwrap_or_default())).collect()
+        })
     }
 
     /// As [`WorkerMachine::remaining`].

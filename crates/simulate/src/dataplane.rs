@@ -124,10 +124,15 @@ impl DataPlane {
             Some(_) => tags.open(tree, packet),
         };
         let size = |id: u64| self.operations[&id].submission.format.dtype.size();
+        let mut settled = Vec::new();
         let taken = with_worker!(&mut epoch.worker, machine => {
-            take(machine, now, ce, packet, check, size)?
+            take(machine, now, ce, packet, check, size, &mut settled)
         });
-        let Some((g, id, elements, result)) = taken else { return Ok(None) };
+        for (g, id, elements) in settled {
+            let operation = &self.operations[&id];
+            epoch.keep(g, operation.buffer[operation.bytes(&elements)].to_vec());
+        }
+        let Some((g, id, elements, result)) = taken? else { return Ok(None) };
         epoch.keep(g, result.clone());
         let Some(elements) = elements else { return Ok(None) };
         let operation = self.operations.get_mut(&id).expect("the machine knows its operations");
@@ -228,15 +233,26 @@ impl DataPlane {
         Some(Accepted { id, elements })
     }
 
-    /// Ends the frozen epoch; returns the remainder of each operation.
+    /// Ends the frozen epoch; returns the remainder of each operation, also of those that are done here and contribute
+    /// again.
     pub fn resolve(&mut self, finished: &Finished) -> Vec<TreeOperation> {
         let Some(epoch) = self.epoch.take() else { return std::mem::take(&mut self.backlog) };
+        let repeated = epoch.worker.to_repeat(finished);
         let left = epoch.worker.remaining(finished);
         let mut remaining = Vec::new();
         for submission in left {
-            if let Some(operation) = self.operations.remove(&submission.id) {
-                remaining.push(TreeOperation { submission, ..operation });
-            }
+            let operation = self.operations.remove(&submission.id);
+            let buffer = match operation {
+                Some(operation) => operation.buffer,
+                None => vec![0; submission.numel as usize * submission.format.dtype.size()],
+            };
+            remaining.push(TreeOperation { submission, buffer });
+        }
+        for (g, id, elements) in repeated {
+            let operation = remaining.iter_mut().find(|operation| operation.submission.id == id);
+            let operation = operation.expect("what is repeated is not finished");
+            let place = operation.bytes(&elements);
+            operation.buffer[place].copy_from_slice(&epoch.retained[&g]);
         }
         self.finished.extend(std::mem::take(&mut self.operations).into_values());
         remaining.append(&mut self.backlog);
@@ -273,7 +289,8 @@ impl Epoch {
 /// Fragment, operation, elements and their new values.
 type Taken = (u64, u64, Option<Range<u64>>, Vec<u8>);
 
-/// Processes a packet; `size`: element size of an operation.
+/// Processes a packet; `size`: element size of an operation; `settled`: number, operation and elements of fragments
+/// that are complete without elements for this rank.
 fn take<W: WorkerMachine>(
     machine: &mut W,
     now: Time,
@@ -281,11 +298,16 @@ fn take<W: WorkerMachine>(
     packet: &mut [u8],
     check: impl FnOnce(TreeId, &mut [u8]) -> Result<(), DropReason>,
     size: impl FnOnce(u64) -> usize,
+    settled: &mut Vec<(u64, u64, Range<u64>)>,
 ) -> Result<Option<Taken>, DropReason> {
     let (header, _) = W::Header::decode(packet)?;
     check(header.tree(), packet)?;
     let payload = header.payload(packet);
-    let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(None) };
+    let accepted = machine.handle(now, ce, &header);
+    while let Some(complete) = machine.poll_settled() {
+        settled.push((complete.g(), complete.id(), complete.elements().unwrap_or_default()));
+    }
+    let Some(accepted) = accepted? else { return Ok(None) };
     let (g, id, elements) = (accepted.g(), accepted.id(), accepted.elements());
     let count = elements.as_ref().map_or(0, |range| (range.end - range.start) as usize);
     let mut out = vec![0; if count > 0 { count * size(id) } else { 0 }];

@@ -79,6 +79,7 @@ fn simplifications(scenario: &Scenario) -> Vec<Scenario> {
         list.push(changed(scenario, |s| s.jobs[job].scale = 0));
         list.push(changed(scenario, |s| s.jobs[job].congestion = "none".to_owned()));
         list.push(changed(scenario, |s| s.jobs[job].encrypt = false));
+        list.push(changed(scenario, |s| s.jobs[job].all_collectives = false));
     }
     let calm = Noise {
         loss: 0,

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::rc::Rc;
 
+use netsum_proto::Pattern;
 use netsum_topo::SumOrder;
-use netsum_wire::{Dtype, Format, ReduceOp};
+use netsum_wire::{Dtype, Format, Rank, ReduceOp};
 
 use crate::random::Random;
 use crate::scenario::JobShape;
@@ -17,6 +18,8 @@ pub struct OracleOperation {
     pub format: Format,
     /// Number of elements.
     pub numel: usize,
+    /// Who contributes and who takes.
+    pub pattern: Pattern,
     /// Contributions by rank, little-endian.
     pub contributions: Vec<Vec<u8>>,
 }
@@ -65,6 +68,35 @@ impl Oracle {
         sum
     }
 
+    /// The buffer of a rank after operation `number`, which began with the rank's contribution.
+    pub fn expected(&mut self, number: u64, rank: u32) -> Rc<Vec<u8>> {
+        let known = self.operation(number);
+        let own = || known.contributions[rank as usize].clone();
+        let shards = |sizes: &[u64]| {
+            let mut end = 0;
+            let shards = sizes.iter().map(|size| {
+                end += size;
+                known.bytes(&(end - size..end))
+            });
+            shards.collect::<Vec<_>>()
+        };
+        Rc::new(match &known.pattern {
+            Pattern::Allreduce => return self.sum(number),
+            Pattern::Reduce(root) if root.0 == rank => return self.sum(number),
+            Pattern::Broadcast(root) => known.contributions[root.0 as usize].clone(),
+            Pattern::ReduceScatter(sizes) => {
+                let (mut buffer, shard) = (own(), shards(sizes)[rank as usize].clone());
+                buffer[shard.clone()].copy_from_slice(&self.sum(number)[shard]);
+                buffer
+            }
+            Pattern::Allgather(sizes) => {
+                let parts = shards(sizes).into_iter().zip(&known.contributions);
+                parts.flat_map(|(shard, contribution)| contribution[shard].to_vec()).collect()
+            }
+            Pattern::Reduce(_) | Pattern::Barrier => own(),
+        })
+    }
+
     /// Drops operations below `number`, which all ranks have completed.
     pub fn forget_below(&mut self, number: u64) {
         self.operations = self.operations.split_off(&number);
@@ -96,13 +128,35 @@ impl OracleOperation {
         let ranks = shape.hosts.len();
         let contributions =
             (0..ranks).map(|_| (0..numel).flat_map(|_| element()).collect()).collect();
-        OracleOperation { format, numel, contributions }
+        let pattern = match shape.all_collectives {
+            true => draw_pattern(&mut random, ranks as u64, numel as u64),
+            false => Pattern::Allreduce,
+        };
+        OracleOperation { format, numel, pattern, contributions }
     }
 
     /// The byte range of elements.
     pub fn bytes(&self, elements: &Range<u64>) -> Range<usize> {
         let size = self.format.dtype.size();
         elements.start as usize * size..elements.end as usize * size
+    }
+}
+
+fn draw_pattern(random: &mut Random, ranks: u64, numel: u64) -> Pattern {
+    let root = Rank(random.below(ranks) as u32);
+    let mut ends: Vec<u64> = (1..ranks).map(|_| random.below(numel + 1)).collect();
+    if random.chance(500_000) {
+        ends = (1..ranks).map(|rank| rank * numel / ranks).collect();
+    }
+    ends.sort_unstable();
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let shards = starts.zip(ends.iter().copied().chain([numel])).map(|(start, end)| end - start);
+    match random.below(6) {
+        0 => Pattern::Allreduce,
+        1 => Pattern::Reduce(root),
+        2 => Pattern::Broadcast(root),
+        3 => Pattern::Allgather(shards.collect()),
+        _ => Pattern::ReduceScatter(shards.collect()),
     }
 }
 

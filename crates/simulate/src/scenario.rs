@@ -118,6 +118,9 @@ pub struct JobShape {
     /// Whether its packets are encrypted, unless the fabric is trusted.
     #[serde(default)]
     pub encrypt: bool,
+    /// Whether it does other collectives than allreduce, by switches if it can.
+    #[serde(default)]
+    pub all_collectives: bool,
 }
 
 /// Maximum additional delay of a slow packet, milliseconds.
@@ -262,6 +265,7 @@ impl JobShape {
             scale: random.pick(&[0, 0, 1024]),
             congestion: random.pick(CongestionRule::ALL).to_string(),
             encrypt: random.chance(300_000),
+            all_collectives: matches!(protocol, "panama" | "auto") && random.chance(400_000),
         }
     }
 }

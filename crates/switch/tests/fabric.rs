@@ -102,7 +102,7 @@ impl Worker {
             fragments: Fragments::All,
             pattern: Default::default(),
         };
-        self.driver.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+        self.driver.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
         buffer
     }
 

@@ -20,6 +20,9 @@ pub struct Plan {
     pub choice: String,
     /// Trees by tree id; empty: host path only. The root of a tree of protocol `atp` is a server.
     pub trees: Vec<AggregationTree>,
+    /// Whether the second half of the trees are copies of the first half, for operations that copy what one rank sends
+    /// to others. Without copies switches do allreduces alone.
+    pub copies: bool,
     /// Payload bytes of a full fragment.
     pub fragment_bytes: u32,
     /// Maximum number of fragments in flight per tree; 0 without trees.

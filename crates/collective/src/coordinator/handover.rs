@@ -13,7 +13,6 @@ use netsum_topo::Plan;
 use netsum_wire::Rank;
 
 use super::State;
-use super::rest::count;
 use crate::Error;
 use crate::messages::MessageKind;
 use crate::status::Pause;
@@ -155,14 +154,13 @@ impl State {
 
     /// Gives the rest of an operation to a path.
     fn go_on(&mut self, operation: Remaining, rest: Path, old_fragment_bytes: u16) {
-        let left = count(&operation.submission, old_fragment_bytes);
+        let submission = &operation.submission;
+        let left = submission.count(old_fragment_bytes);
         self.core.counters.redone.fetch_add(left, Ordering::Relaxed);
-        if rest == Path::Network && self.carries(operation.submission.format) {
+        if rest == Path::Network && self.carries(submission.format, &submission.pattern) {
             self.give_to_trees(operation);
         } else {
-            let Remaining { submission, buffer } = operation;
-            drop(buffer);
-            self.give_to_host(submission.id, Some((&submission, old_fragment_bytes)));
+            self.give_to_host(submission.id, Some((operation, old_fragment_bytes)));
         }
     }
 

@@ -1,31 +1,26 @@
-//! Allreduces that switches support, on any path.
+//! Collectives that switches can do, on any path.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use netsum_net::Buffer;
-use netsum_net::worker::TreeOperation;
+use netsum_net::worker::{Remaining, TreeOperation};
 use netsum_proto::handover::{self, Path};
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{Pattern, supports};
 use netsum_wire::{Format, Rank};
 
 use super::State;
-use super::rest::ranges;
 use crate::Error;
-use crate::algorithm::{Allreduce, allreduce, allreduce_ranges};
-use crate::combine::{Combine, conclude, prepare};
 use crate::comm::Comm;
 use crate::queue::{Body, Job};
-use crate::work::Work;
+use crate::rest;
+use crate::task::Task;
+use crate::work::{OperationSummary, Work};
 
-/// One allreduce.
+/// One collective.
 pub(crate) struct TreeJob {
     pub(crate) sequence: u64,
     pub(crate) fingerprint: u32,
-    pub(crate) format: Format,
-    pub(crate) how: Combine,
-    pub(crate) numel: u64,
-    pub(crate) buffer: Buffer,
+    pub(crate) task: Task,
     pub(crate) deadline: Instant,
     pub(crate) work: Work,
     pub(crate) state: JobState,
@@ -41,24 +36,24 @@ pub(crate) enum JobState {
 }
 
 impl TreeJob {
-    /// Reports how it ended. Lets go of the buffer first: whoever waits for the operation may use the buffer.
+    /// Reports how it ended. Lets go of the memory first: whoever waits for the operation may use it.
     pub(super) fn end(self, outcome: Result<(), Error>) {
-        let TreeJob { work, buffer, .. } = self;
-        drop(buffer);
+        let TreeJob { work, task, .. } = self;
+        drop(task);
         work.complete(outcome);
     }
 
-    /// The driver's operation for the whole buffer.
-    fn operation(&mut self) -> TreeOperation {
+    /// The driver's operation for all elements.
+    fn operation(&mut self, rank: u32) -> TreeOperation {
         let submission = Submission {
             id: self.sequence,
-            format: self.format,
-            numel: self.numel,
+            format: self.task.format(),
+            numel: self.task.numel(),
             fingerprint: self.fingerprint,
             fragments: Fragments::All,
-            pattern: Pattern::default(),
+            pattern: self.task.pattern(),
         };
-        TreeOperation { submission, buffer: self.buffer.lend_all() }
+        TreeOperation { submission, buffer: self.task.lend(rank) }
     }
 }
 
@@ -68,9 +63,9 @@ impl State {
             self.core.ledger.retire(job.sequence);
             return job.end(Err(error));
         }
-        prepare(job.how, job.format.dtype, &mut job.buffer);
+        job.task.prepare(self.core.rank);
         job.state = JobState::Waiting;
-        let elements = job.numel;
+        let elements = job.task.numel();
         let (sequence, deadline) = (job.sequence, self.time_of(job.deadline));
         self.jobs.insert(sequence, job);
         self.machine.handle_operation(handover::PendingOperation { sequence, elements, deadline });
@@ -79,19 +74,20 @@ impl State {
 
     /// Gives a waiting job to its path, which is the same at all ranks.
     pub(super) fn route(&mut self, sequence: u64, path: Path) {
-        let Some(format) = self.jobs.get(&sequence).map(|job| job.format) else { return };
-        if path == Path::Network && self.carries(format) {
-            let operation = self.jobs.get_mut(&sequence).map(TreeJob::operation);
+        let Some(task) = self.jobs.get(&sequence).map(|job| &job.task) else { return };
+        if path == Path::Network && self.carries(task.format(), &task.pattern()) {
+            let rank = self.core.rank;
+            let operation = self.jobs.get_mut(&sequence).map(|job| job.operation(rank));
             operation.into_iter().for_each(|operation| self.give_to_trees(operation));
         } else {
             self.give_to_host(sequence, None);
         }
     }
 
-    /// Whether the plan's protocol supports a format; all ranks have the same plan when they ask.
-    pub(super) fn carries(&self, format: Format) -> bool {
-        let protocol = self.plan.as_ref().map(|plan| plan.0.plan.protocol);
-        protocol.is_some_and(|protocol| supports(protocol, format))
+    /// Whether the switches of the plan do such an operation; all ranks have the same plan when they ask.
+    pub(super) fn carries(&self, format: Format, pattern: &Pattern) -> bool {
+        let Some(plan) = self.plan.as_ref().map(|plan| &plan.0.plan) else { return false };
+        (*pattern == Pattern::Allreduce || plan.copies) && supports(plan.protocol, format)
     }
 
     /// Gives a whole job, or the rest of it, to the driver.
@@ -103,36 +99,68 @@ impl State {
         driver.submit(operation);
     }
 
-    /// Gives a job to the host queue: the rest of it, or all.
-    pub(super) fn give_to_host(&mut self, sequence: u64, rest: Option<(&Submission, u16)>) {
-        let Some(job) = self.jobs.remove(&sequence) else { return };
-        let TreeJob { format, how, buffer, fingerprint, deadline, work, .. } = job;
+    /// Gives a job to the host queue: the rest of it from trees with such fragments, or all.
+    pub(super) fn give_to_host(&mut self, sequence: u64, rest: Option<(Remaining, u16)>) {
+        let Some(job) = self.jobs.remove(&sequence) else {
+            return rest.into_iter().for_each(|(rest, size)| self.repeat_on_host(rest, size));
+        };
+        let TreeJob { mut task, fingerprint, deadline, work, .. } = job;
         let order = self.core.order.load_full();
-        let (core, size) = (self.core.clone(), self.core.size);
-        let rest = rest.map(|(submission, fragment_bytes)| ranges(submission, fragment_bytes));
+        let core = self.core.clone();
         let body = move |comm: &mut Comm<'_>| {
-            let mut sum = Allreduce { order, format, buffer };
             match rest {
-                None => allreduce(comm, &mut sum)?,
-                Some(rest) => allreduce_ranges(comm, &mut sum, &rest)?,
+                Some((rest, size)) if !rest.submission.is_whole(size) => {
+                    rest::run(comm, &order, rest, size)?;
+                    task.conclude(comm.rank(), comm.size());
+                }
+                // Some ranks may have it all: they run the same.
+                rest => {
+                    drop(rest);
+                    task.run(comm, order)?;
+                }
             }
-            comm.finish()?;
-            conclude(how, format.dtype, &mut sum.buffer, size);
-            core.compare_result(sequence, &sum.buffer);
+            if let Some(result) = task.common_result() {
+                core.compare_result(sequence, result);
+            }
             Ok(())
         };
         let body: Body = Box::new(body);
         self.queue.push(Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
-    /// Completes a job of which the driver has all sums.
+    /// Contributes between the hosts to the rest of an operation that is done here: another rank lacks a result that
+    /// this rank does not take.
+    fn repeat_on_host(&mut self, rest: Remaining, fragment_bytes: u16) {
+        let (sequence, fingerprint) = (rest.submission.id, rest.submission.fingerprint);
+        if !self.core.ledger.repeat(sequence) {
+            let problem = format!("operation #{sequence} is too old to be repeated");
+            return self.fail(Error::Internal(problem));
+        }
+        let now = Instant::now();
+        let summary = OperationSummary::Other(format!("rest of operation #{sequence}"));
+        let (work, deadline) = (Work::new(summary, now), now + REPEAT_PATIENCE);
+        let order = self.core.order.load_full();
+        let body = move |comm: &mut Comm<'_>| match rest.submission.is_whole(fragment_bytes) {
+            true => Task::of(rest).run(comm, order),
+            false => rest::run(comm, &order, rest, fragment_bytes),
+        };
+        let body: Body = Box::new(body);
+        self.queue.push(Job { sequence, fingerprint, deadline, work, here: None, body });
+    }
+
+    /// Completes a job of which the driver has all results.
     pub(super) fn done(&mut self, id: u64, missing: u64) {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         let ranks = (self.core.size - missing.count_ones()).max(1);
-        conclude(job.how, job.format.dtype, &mut job.buffer, ranks);
-        self.core.compare_result(id, &job.buffer);
+        job.task.conclude(self.core.rank, ranks);
+        if let Some(result) = job.task.common_result() {
+            self.core.compare_result(id, result);
+        }
         self.core.count_operation(true);
-        self.core.ledger.retire(id);
+        match job.task.pattern().gives_away() {
+            true => self.core.ledger.complete(id),
+            false => self.core.ledger.retire(id),
+        }
         job.end(Ok(()));
         if !std::mem::replace(&mut self.plan_works, true) {
             // The controller waits for the first results of a plan that avoids a fault.
@@ -207,3 +235,6 @@ impl State {
         }
     }
 }
+
+/// How long other ranks may take for the rest of an operation that is done here; their own deadlines end it earlier.
+const REPEAT_PATIENCE: Duration = Duration::from_secs(600);

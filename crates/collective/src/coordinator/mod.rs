@@ -1,6 +1,6 @@
 //! The group's coordinator thread: sums on trees, agreement among the ranks, the controller's notices.
 //!
-//! All allreduces that switches support pass through it, in the order of calls, even while the plan has no trees: then
+//! All collectives that switches support pass through it, in the order of calls, even while the plan has no trees: then
 //! they run on a separate host queue. So a rank that calls an operation before a change of plan, and one that calls it
 //! after, put it on the same path.
 
@@ -8,7 +8,6 @@ mod disputes;
 mod handover;
 mod job;
 mod mesh_handler;
-mod rest;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +40,7 @@ use disputes::Disputes;
 
 /// Events of the coordinator's thread.
 pub(crate) enum Event {
-    /// An allreduce that switches support.
+    /// A collective that switches support.
     Submit(TreeJob),
     /// A control message of a rank.
     Control { from: u32, key: Key, bytes: Vec<u8> },

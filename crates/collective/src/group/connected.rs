@@ -6,12 +6,11 @@ use std::time::Instant;
 
 use netsum_net::mesh::{Channel, MeshError, Network};
 use netsum_net::worker::WorkerDriver;
-use netsum_wire::Format;
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::call::Call;
 use crate::comm::Comm;
-use crate::coordinator::Coordinator;
+use crate::coordinator::{Coordinator, Event, JobState, TreeJob};
 use crate::core::Core;
 use crate::deadline::after;
 use crate::hosts::Hosts;
@@ -19,6 +18,7 @@ use crate::link_cost::LinkCost;
 use crate::planned::session::Session;
 use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
+use crate::task::Task;
 use crate::terms::{Here, Terms};
 use crate::work::{OperationSummary, Work};
 
@@ -31,6 +31,8 @@ pub(crate) struct Connected {
     pub(super) coordinator: Coordinator,
     pub(super) driver: Option<Arc<WorkerDriver>>,
     pub(crate) status: Arc<Mutex<Status>>,
+    /// Whether switches may do other collectives than allreduce.
+    pub(super) all_collectives: bool,
     /// Whether no collective sends messages: all ranks share memory, and no other path exists.
     pub(super) silent: bool,
 }
@@ -87,11 +89,31 @@ impl Connected {
         self.queue.push_at(turn, Job { sequence, fingerprint, deadline, work, here: None, body });
     }
 
-    /// Whether an allreduce uses the trees' queue; the same at all ranks, whatever plan they have at the moment.
-    pub(super) fn on_trees(&self, format: Format, bytes: usize) -> bool {
-        let least = self.core.min_bytes.get();
-        let large = least.is_some_and(|&least| bytes as u64 >= least);
-        large && format.in_network() && bytes > 0 && self.core.size > 1
+    /// Does a collective by switches if they can, and else between the hosts.
+    pub(super) fn on_network(&self, issued: Issued<'_>, mut task: Task) {
+        if self.is_for_switches(&task) {
+            let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
+            let state = JobState::Waiting;
+            let job = TreeJob { sequence, fingerprint, task, deadline, work, state };
+            return self.coordinator.send(Event::Submit(job));
+        }
+        let order = self.core.order.load_full();
+        self.on_host(issued, move |comm| {
+            task.prepare(comm.rank());
+            task.run(comm, order)
+        });
+    }
+
+    /// Whether a collective goes through the coordinator's queue; the same at all ranks, whatever plan they have at the
+    /// moment.
+    fn is_for_switches(&self, task: &Task) -> bool {
+        let bytes = task.bytes();
+        let large = self.core.min_bytes.get().is_some_and(|&least| bytes as u64 >= least);
+        let supported = match task {
+            Task::Allreduce { .. } => true,
+            _ => self.all_collectives && task.is_whole(),
+        };
+        large && supported && task.format().in_network() && bytes > 0 && self.core.size > 1
     }
 
     /// The session for an allreduce of `bytes`, if the group's tree plan carries it.

@@ -98,6 +98,7 @@ fn description(config: &GroupConfig) -> pb::CreateJobRequest {
         tenant: options.tenant.clone(),
         scale: options.scale,
         encrypt: options.encrypt,
+        all_collectives: options.all_collectives,
         ..Default::default()
     }
 }

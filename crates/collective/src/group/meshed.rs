@@ -76,8 +76,18 @@ impl Meshed {
         })?;
         let by_default = config.options.algorithms.is_empty() && !waits && session.is_none();
         let silent = hosts.is_one() && by_default;
-        let connected =
-            Connected { core, queue, hosts, session, coordinator, driver, status, silent };
+        let all_collectives = waits && config.options.all_collectives;
+        let connected = Connected {
+            core,
+            queue,
+            hosts,
+            session,
+            coordinator,
+            driver,
+            status,
+            all_collectives,
+            silent,
+        };
         if waits {
             let first_plan = settled.recv_deadline(until).unwrap_or_else(|_| {
                 let seconds = config.timeout.as_secs_f64();

@@ -9,14 +9,12 @@ use netsum_wire::{Dtype, Format};
 use super::Group;
 use super::connected::{Connected, Issued};
 use super::quick::Small;
-use crate::algorithm::{
-    Allgather, Allreduce, Alltoall, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
-};
+use crate::algorithm::{Alltoall, Gather, Scatter};
 use crate::call::Call;
-use crate::combine::{Combine, check_combination, conclude, own_copy, prepare};
-use crate::coordinator::{Event, JobState, TreeJob};
+use crate::combine::{Combine, check_combination};
 use crate::core::Core;
 use crate::planned::session::PlanJob;
+use crate::task::Task;
 use crate::terms::Terms;
 use crate::work::Work;
 use crate::{Error, algorithm, point};
@@ -46,30 +44,7 @@ impl Group {
                 let job = PlanJob { sequence, fingerprint, format, how, buffer, deadline, work };
                 return session.push(job);
             }
-            if connected.on_trees(format, buffer.len()) {
-                let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
-                connected.coordinator.send(Event::Submit(TreeJob {
-                    sequence,
-                    fingerprint,
-                    format,
-                    how,
-                    numel,
-                    buffer,
-                    deadline,
-                    work,
-                    state: JobState::Waiting,
-                }));
-                return;
-            }
-            let order = connected.core.order.load_full();
-            connected.on_host(issued, move |comm| {
-                let mut sum = Allreduce { order, format, buffer };
-                prepare(how, dtype, &mut sum.buffer);
-                algorithm::allreduce(comm, &mut sum)?;
-                comm.finish()?;
-                conclude(how, dtype, &mut sum.buffer, comm.size());
-                Ok(())
-            });
+            connected.on_network(issued, Task::Allreduce { dtype, how, buffer });
         })
     }
 
@@ -85,19 +60,7 @@ impl Group {
         let numel = (buffer.len() / dtype.size()) as u64;
         let call = Call::Reduce { dtype, numel, how, root };
         self.start_rooted(call, terms, Some((dtype, how)), root, move |connected, issued| {
-            let format = Format { dtype, op: how.reduce_op() };
-            let order = connected.core.order.load_full();
-            connected.on_host(issued, move |comm| {
-                let copy = if comm.rank() == root { None } else { own_copy(how, &buffer) };
-                let buffer = copy.unwrap_or(buffer);
-                let mut reduction = Reduce { order, format, buffer, root };
-                prepare(how, dtype, &mut reduction.buffer);
-                algorithm::reduce(comm, &mut reduction)?;
-                if comm.rank() == root {
-                    conclude(how, dtype, &mut reduction.buffer, comm.size());
-                }
-                Ok(())
-            });
+            connected.on_network(issued, Task::Reduce { dtype, how, buffer, root });
         })
     }
 
@@ -106,36 +69,21 @@ impl Group {
     pub fn reduce_scatter(
         &self,
         output: impl Into<Option<Buffer>>,
-        mut inputs: Vec<Buffer>,
+        inputs: Vec<Buffer>,
         dtype: Dtype,
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
         let counts = inputs.iter().map(|b| (b.len() / dtype.size()) as u64).collect();
         let call = Call::ReduceScatter { dtype, counts, how };
-        let mut output = output.into();
+        let output = output.into();
         let own = output.as_ref().map(|output| (output, "output"));
         let wrong = self.check_parts(&call, "inputs", &inputs, own);
         if let Some(failed) = wrong {
             return failed;
         }
         self.start(call, terms, Some((dtype, how)), move |connected, issued| {
-            let format = Format { dtype, op: how.reduce_op() };
-            let order = connected.core.order.load_full();
-            connected.on_host(issued, move |comm| {
-                for (rank, input) in (0..).zip(&mut inputs) {
-                    let Some(copy) = own_copy(how, input) else { break };
-                    let given = std::mem::replace(input, copy);
-                    if rank == comm.rank() {
-                        output.get_or_insert(given);
-                    }
-                    prepare(how, dtype, input);
-                }
-                let mut all = ReduceScatter { order, format, output, inputs };
-                algorithm::reduce_scatter(comm, &mut all)?;
-                conclude(how, dtype, all.output(comm.rank()), comm.size());
-                Ok(())
-            });
+            connected.on_network(issued, Task::ReduceScatter { dtype, how, output, inputs });
         })
     }
 
@@ -145,9 +93,7 @@ impl Group {
         let (bytes, elements) = (buffer.len() as u64, terms.elements);
         let call = Call::Broadcast { bytes, root, elements };
         self.start_rooted(call, terms, None, root, move |connected, issued| {
-            connected.on_host(issued, move |comm| {
-                algorithm::broadcast(comm, &mut Broadcast { buffer, root })
-            });
+            connected.on_network(issued, Task::Broadcast { buffer, root });
         })
     }
 
@@ -161,9 +107,7 @@ impl Group {
             return failed;
         }
         self.start(call, terms, None, move |connected, issued| {
-            connected.on_host(issued, move |comm| {
-                algorithm::allgather(comm, &mut Allgather { input, outputs })
-            });
+            connected.on_network(issued, Task::Allgather { input, outputs });
         })
     }
 

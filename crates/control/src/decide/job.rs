@@ -7,6 +7,7 @@ use std::sync::Arc;
 use netsum_lease::{key_id, rank_key};
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
+use netsum_wire::panama::MAX_SCOPED_RANKS;
 use netsum_wire::tag::JobKey;
 
 use super::event::{Refusal, SessionId};
@@ -22,7 +23,7 @@ pub struct JobSpec {
     pub name: String,
     /// Number of ranks.
     pub size: u32,
-    /// Maximum number of trees, 1 to `TREES_MAX`.
+    /// Maximum number of trees without copies, 1 to `TREES_MAX`; with copies of trees, to half of that.
     pub max_trees: u32,
     /// Release fraction, above 0, at most 1.
     pub release_fraction: f32,
@@ -38,6 +39,8 @@ pub struct JobSpec {
     pub scale: f32,
     /// Whether the payloads of its packets are encrypted, at its own request or its tenant's.
     pub encrypt: bool,
+    /// Whether its trees have copies, so that switches do all collectives.
+    pub all_collectives: bool,
 }
 
 /// Phase of a job.
@@ -228,6 +231,20 @@ impl JobSpec {
                  this job has {size}"
             ));
         }
+        if request.all_collectives {
+            let problem = if size > MAX_SCOPED_RANKS {
+                format!("at most {MAX_SCOPED_RANKS} ranks, and this job has {size}")
+            } else if release_fraction < 1.0 {
+                "sums of all ranks, and this job has a release_fraction below 1".to_owned()
+            } else if protocol.is_some_and(|p| p != Protocol::Panama) {
+                "protocol panama".to_owned()
+            } else {
+                String::new()
+            };
+            if !problem.is_empty() {
+                return invalid(format!("switches do all collectives for {problem} only"));
+            }
+        }
         let congestion = match request.congestion.as_str() {
             "" => CongestionRule::default(),
             rule => rule.parse().map_err(Refusal::Invalid)?,
@@ -235,10 +252,11 @@ impl JobSpec {
         Ok(JobSpec {
             name: request.name.clone(),
             size,
-            max_trees: if request.max_trees == 0 {
-                TREES_MAX
-            } else {
-                request.max_trees.min(TREES_MAX)
+            max_trees: match (request.max_trees, request.all_collectives) {
+                (0, false) => TREES_MAX,
+                (0, true) => TREES_MAX / 2,
+                (most, false) => most.min(TREES_MAX),
+                (most, true) => most.min(TREES_MAX / 2),
             },
             release_fraction,
             congestion,
@@ -248,7 +266,15 @@ impl JobSpec {
             tenant: request.tenant_name().to_owned(),
             scale: request.scale,
             encrypt: request.encrypt,
+            all_collectives: request.all_collectives,
         })
+    }
+}
+
+impl JobSpec {
+    /// Maximum number of trees, copies included.
+    pub(super) fn trees_max(&self) -> u32 {
+        self.max_trees * if self.all_collectives { 2 } else { 1 }
     }
 }
 

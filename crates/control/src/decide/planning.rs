@@ -152,6 +152,7 @@ impl State {
             protocol: proposal.protocol,
             choice: proposal.choice,
             trees: proposal.trees,
+            copies: proposal.copies,
             fragment_bytes: proposal.fragment_bytes,
             window_max: proposal.window_max,
             slot_space: proposal.slot_space,

@@ -21,6 +21,8 @@ pub(super) struct Proposal {
     pub choice: String,
     pub slot_space: u32,
     pub trees: Vec<AggregationTree>,
+    /// Whether the second half of them are copies.
+    pub copies: bool,
     pub order: SumOrder,
     pub fragment_bytes: u32,
     pub window_max: u32,
@@ -94,11 +96,16 @@ impl State {
             wanted => format!("{} of {wanted} trees: {}", trees.len(), causes.join("; ")),
         };
         let (choice, slot_space) = (String::new(), 0);
+        let copies = job.spec.all_collectives;
+        if copies {
+            trees.extend_from_within(..);
+        }
         Proposal {
             protocol,
             choice,
             slot_space,
             trees,
+            copies,
             order,
             fragment_bytes,
             window_max,
@@ -113,6 +120,7 @@ impl State {
             choice: String::new(),
             slot_space: 0,
             trees: Vec::new(),
+            copies: protocol == Protocol::Panama && job.spec.all_collectives,
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes: job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &[])),
             window_max: 0,
@@ -121,6 +129,7 @@ impl State {
         }
     }
 
+    /// The trees of a job, without copies.
     fn trees(
         &self,
         job: &Job,
@@ -184,7 +193,8 @@ impl State {
         usual.unwrap_or((room / FRAGMENT_STEP * FRAGMENT_STEP).max(FRAGMENT_STEP))
     }
 
-    /// Drops trees that no switch has memory for; returns the window of the rest.
+    /// Drops trees that no switch has memory for; returns the window of the rest. With `panama`, the trees may get
+    /// copies, which need memory, too.
     pub(super) fn fit(
         &self,
         job: &Job,
@@ -208,11 +218,15 @@ impl State {
         let mut short = BTreeSet::new();
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
+            let mut granted = trees.clone();
+            if protocol == Protocol::Panama && job.spec.all_collectives {
+                granted.extend_from_within(..);
+            }
             let terms = Terms {
                 job: JobId(job.id),
                 epoch: Epoch(job.epoch),
                 protocol,
-                trees,
+                trees: &granted,
                 window: 1,
                 fragment_bytes: fragment_bytes.try_into().unwrap_or(u16::MAX),
                 release_permille: 1000,

@@ -467,7 +467,7 @@ impl State {
 /// Refuses a heartbeat whose lists are longer than those of any rank of the job.
 fn check_lists(job: &Job, rank: u32, statistics: &pb::WorkerHeartbeat) -> Result<(), Refusal> {
     let pb::WorkerHeartbeat { trees, silent_trees, unreachable_ranks, .. } = statistics;
-    let (most, size) = (job.spec.max_trees, job.spec.size);
+    let (most, size) = (job.spec.trees_max(), job.spec.size);
     let lists = [
         ("trees", trees.len(), most),
         ("silent_trees", silent_trees.len(), most),

@@ -118,6 +118,8 @@ pub struct JobRow {
     pub tenant: String,
     /// Scale between reals and integers of slots; 0: shared exponents.
     pub scale: f32,
+    /// Whether its trees have copies.
+    pub all_collectives: bool,
     /// Number of the request that created it; 0: it had none.
     pub request: u64,
     /// The key for its packets' tags.

@@ -23,6 +23,7 @@ impl From<&JobRow> for message::Job {
             tenant: row.tenant,
             scale: row.scale,
             request: row.request,
+            all_collectives: row.all_collectives,
             key: row.key,
             plan: row.plan,
         }
@@ -48,6 +49,7 @@ impl From<message::Job> for JobRow {
             tenant: job.tenant,
             scale: job.scale,
             request: job.request,
+            all_collectives: job.all_collectives,
             key: job.key,
             plan: job.plan,
         }

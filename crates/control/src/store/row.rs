@@ -39,6 +39,7 @@ pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow
         tenant: job.spec.tenant.clone(),
         scale: job.spec.scale,
         request: job.request,
+        all_collectives: job.spec.all_collectives,
         key: job.key.map(|key| key.to_bytes().to_vec()),
         plan: plan.map(|plan| plan_message(plan, fabric, topology).encode_to_vec()),
     }
@@ -94,6 +95,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
         tenant: row.tenant,
         scale: row.scale,
         encrypt: false,
+        all_collectives: row.all_collectives,
     };
     let mut job = Job::new(row.job, spec, row.created_unix_s, 0);
     let phase = PHASES.iter().find(|(_, name)| *name == row.phase);

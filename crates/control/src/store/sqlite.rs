@@ -63,6 +63,9 @@ impl SqliteStore {
         if (1..=4).contains(&version) {
             transaction.execute_batch(FROM_4).map_err(fail)?;
         }
+        if (1..=5).contains(&version) {
+            transaction.execute_batch(FROM_5).map_err(fail)?;
+        }
         if meta(&transaction, INCARNATION).map_err(fail)?.is_none() {
             let incarnation = draw_incarnation()?;
             set_meta(&transaction, INCARNATION, incarnation as i64).map_err(fail)?;
@@ -176,8 +179,8 @@ fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
         .prepare_cached(
             "INSERT OR REPLACE INTO jobs (job, name, size, max_trees, release_fraction, congestion, min_bytes,
                created_unix_s, phase, epoch, sum_order, fragment_bytes, protocol, tenant, scale, key,
-               request)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)",
+               request, all_collectives)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)",
         )?
         .execute(params![
             job.job,
@@ -198,6 +201,7 @@ fn write_job(transaction: &Transaction, job: &JobRow) -> rusqlite::Result<()> {
             job.scale,
             job.key,
             job.request.cast_signed(),
+            job.all_collectives,
         ])?;
     transaction.prepare_cached("DELETE FROM plans WHERE job = ?1")?.execute([job.job])?;
     if let Some(body) = &job.plan {
@@ -258,6 +262,7 @@ fn job_from(row: &Row) -> rusqlite::Result<JobRow> {
         tenant: row.get("tenant")?,
         scale: row.get("scale")?,
         request: row.get::<_, i64>("request")?.cast_unsigned(),
+        all_collectives: row.get("all_collectives")?,
         key: row.get("key")?,
         plan: row.get("body")?,
     })
@@ -318,7 +323,7 @@ fn failure(file: &Path, error: rusqlite::Error) -> ControlError {
 const INCARNATION: &str = "incarnation";
 const TERM: &str = "term";
 const NEXT_JOB: &str = "next_job";
-const SCHEMA_VERSION: u32 = 5;
+const SCHEMA_VERSION: u32 = 6;
 /// Migration from the first layout, in which every job used `panama`.
 const FROM_1: &str = "
 ALTER TABLE jobs ADD COLUMN protocol TEXT NOT NULL DEFAULT 'panama';
@@ -334,6 +339,8 @@ DELETE FROM plans WHERE (job, epoch) NOT IN (SELECT job, MAX(epoch) FROM plans G
 ";
 /// Migration from the fourth layout, in which requests had no numbers.
 const FROM_4: &str = "ALTER TABLE jobs ADD COLUMN request INTEGER NOT NULL DEFAULT 0;";
+/// Migration from the fifth layout, in which switches did allreduces alone.
+const FROM_5: &str = "ALTER TABLE jobs ADD COLUMN all_collectives INTEGER NOT NULL DEFAULT 0;";
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value INTEGER NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS jobs (
@@ -341,7 +348,7 @@ CREATE TABLE IF NOT EXISTS jobs (
   release_fraction REAL NOT NULL, congestion TEXT NOT NULL, min_bytes INTEGER NOT NULL,
   created_unix_s REAL NOT NULL, phase TEXT NOT NULL, epoch INTEGER NOT NULL,
   sum_order TEXT, fragment_bytes INTEGER, protocol TEXT NOT NULL, tenant TEXT NOT NULL, scale REAL NOT NULL,
-  key BLOB, request INTEGER NOT NULL
+  key BLOB, request INTEGER NOT NULL, all_collectives INTEGER NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS members (
   job INTEGER NOT NULL, rank INTEGER NOT NULL, state TEXT NOT NULL, host TEXT, udp_address TEXT,

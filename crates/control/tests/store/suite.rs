@@ -57,6 +57,7 @@ pub fn job(number: u32) -> JobRow {
         tenant: "research".to_owned(),
         scale: 1e8,
         request: u64::MAX,
+        all_collectives: true,
         key: Some(vec![0, 255, 7]),
         plan: Some(vec![0; 5]),
     }

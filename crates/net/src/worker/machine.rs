@@ -65,7 +65,14 @@ fn take_by<W: WorkerMachine>(
     let (header, _) = W::Header::decode(packet)?;
     from(header.tree(), packet)?;
     let payload = header.payload(packet);
-    let Some(accepted) = machine.handle(now, ce, &header)? else { return Ok(()) };
+    let accepted = machine.handle(now, ce, &header);
+    while let Some(settled) = machine.poll_settled() {
+        let active =
+            operations.get(&settled.id()).expect("the machine knows submitted operations only");
+        let elements = settled.elements().unwrap_or_default();
+        retained.keep(settled.g(), active.operation.buffer.slice(active.bytes(&elements)));
+    }
+    let Some(accepted) = accepted? else { return Ok(()) };
     let Some(elements) = accepted.elements() else {
         machine.read(&accepted, payload, &mut []);
         retained.keep(accepted.g(), &[]);
@@ -75,7 +82,7 @@ fn take_by<W: WorkerMachine>(
     let active = active.expect("the machine knows submitted operations only");
     active.missing |= header.missing();
     let place = active.bytes(&elements);
-    let out = active.operation.buffer.slice_mut(place);
+    let out = active.operation.buffer.result_mut(place);
     machine.read(&accepted, payload, out);
     retained.keep(accepted.g(), out);
     Ok(())

@@ -6,6 +6,7 @@
 
 mod epoch;
 mod machine;
+mod parts;
 mod queue;
 mod retained;
 mod thread;
@@ -20,9 +21,11 @@ use netsum_proto::panama::{Submission, TreeStats};
 use netsum_proto::{DropCounters, Refusal, Secrets, WorkerConfig};
 use netsum_wire::TreeId;
 
+use crate::NetError;
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, Socket, SocketOptions, SocketReport, Traffic, Wake};
-use crate::{Buffer, NetError};
+
+pub use parts::Parts;
 
 /// The parts of a job's plan that one worker needs.
 #[derive(Clone, Debug)]
@@ -33,16 +36,18 @@ pub struct WorkerPlan {
     pub switches: Vec<SocketAddr>,
 }
 
-/// An allreduce in place.
+/// A collective.
 #[derive(Debug)]
 pub struct TreeOperation {
     /// The submission. Its id is chosen by the caller and unique among active operations.
     pub submission: Submission,
-    /// `numel` elements, overwritten by sums as they arrive.
-    pub buffer: Buffer,
+    /// `numel` elements. Results replace them as they arrive.
+    pub buffer: Parts,
 }
 
-/// The unfinished part of an operation after an epoch: the submission's fragments are those without a result.
+/// The unfinished part of an operation after an epoch: the submission's fragments are those without a result. The
+/// operation may have been reported as done: another rank lacks a result to which this rank contributes once more, from
+/// memory of the driver's own.
 pub type Remaining = TreeOperation;
 
 /// An event of a driver.

@@ -1,6 +1,13 @@
-//! The last window of results, retained for peers that lack them when a tree fails.
+//! The last window of results, retained for peers that lack them when a tree fails; and of contributions to results
+//! that only others take.
 
-/// Results by fragment number, in memory allocated once per epoch.
+use std::ops::Range;
+
+use netsum_proto::panama::Submission;
+
+use crate::Buffer;
+
+/// Results, or contributions, by fragment number, in memory allocated once per epoch.
 #[derive(Default)]
 pub(super) struct Retained {
     bytes: Vec<u8>,
@@ -37,6 +44,24 @@ impl Retained {
         let (held, len) = self.places[place]?;
         let start = place * self.fragment_bytes;
         (held == fragment).then(|| &self.bytes[start..start + len])
+    }
+
+    /// Memory of an operation that is done here, with the contributions that are to be repeated: number, operation and
+    /// elements of each.
+    pub(super) fn contributions(
+        &self,
+        submission: &Submission,
+        repeated: &[(u64, u64, Range<u64>)],
+    ) -> Buffer {
+        let size = submission.format.dtype.size();
+        // Zeroed memory takes pages only where it is written.
+        let mut bytes = vec![0; submission.numel as usize * size];
+        for (fragment, _, elements) in repeated.iter().filter(|(_, id, _)| *id == submission.id) {
+            let kept = self.get(*fragment).expect("contributions of the last window are retained");
+            let start = elements.start as usize * size;
+            bytes[start..start + kept.len()].copy_from_slice(kept);
+        }
+        Buffer::from_vec(bytes)
     }
 
     fn place(&self, fragment: u64) -> usize {

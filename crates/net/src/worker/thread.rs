@@ -356,7 +356,7 @@ impl Thread {
             };
             let place = active.bytes(&elements);
             if place.len() == payload.len() {
-                active.operation.buffer.write(place.start, payload);
+                active.operation.buffer.result_mut(place).copy_from_slice(payload);
             } else {
                 self.drops.count(DropReason::PayloadLength);
             }
@@ -368,11 +368,13 @@ impl Thread {
             return std::mem::take(&mut self.backlog);
         };
         let mut remaining = Vec::new();
+        let repeated = epoch.worker.to_repeat(finished);
         for submission in epoch.worker.remaining(finished) {
-            if let Some(active) = self.operations.remove(&submission.id) {
-                let buffer = active.operation.buffer;
-                remaining.push(Remaining { submission, buffer });
-            }
+            let buffer = match self.operations.remove(&submission.id) {
+                Some(active) => active.operation.buffer,
+                None => epoch.retained.contributions(&submission, &repeated).into(),
+            };
+            remaining.push(Remaining { submission, buffer });
         }
         let mut done: Vec<_> = self.operations.drain().collect();
         done.sort_by_key(|(id, _)| *id);

@@ -128,8 +128,20 @@ fn begin_starting_at(
     members[rank].driver.begin_starting_at(plan, None, first);
 }
 
-pub fn operation(id: u64, format: Format, bytes: &[u8]) -> TreeOperation {
-    TreeOperation {
+/// An operation whose buffer the test keeps.
+pub struct Input {
+    pub submission: Submission,
+    pub buffer: Buffer,
+}
+
+impl From<Input> for TreeOperation {
+    fn from(input: Input) -> TreeOperation {
+        TreeOperation { submission: input.submission, buffer: input.buffer.into() }
+    }
+}
+
+pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Input {
+    Input {
         submission: Submission {
             id,
             format,
@@ -143,9 +155,9 @@ pub fn operation(id: u64, format: Format, bytes: &[u8]) -> TreeOperation {
 }
 
 /// Submits an operation; its buffer, to be read when it is done.
-pub fn submit(member: &Member, operation: TreeOperation) -> Buffer {
-    let TreeOperation { submission, mut buffer } = operation;
-    member.driver.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+pub fn submit(member: &Member, operation: Input) -> Buffer {
+    let Input { submission, mut buffer } = operation;
+    member.driver.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
     buffer
 }
 

@@ -237,7 +237,7 @@ fn submit(worker: &WorkerDriver, id: u64, bytes: Vec<u8>) -> Buffer {
         fragments,
         pattern: Default::default(),
     };
-    worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+    worker.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
     buffer
 }
 

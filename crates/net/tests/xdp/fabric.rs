@@ -200,7 +200,7 @@ impl Job {
                 fragments,
                 pattern: Default::default(),
             };
-            worker.submit(TreeOperation { submission, buffer: buffer.lend_all() });
+            worker.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
         }
         for (_, events) in &self.workers {
             match events.recv_timeout(PATIENCE) {

@@ -207,7 +207,7 @@ impl Worker {
             (Dtype::I32, _) => Stage::Integers,
             (_, Scaling::Fixed(scale)) => Stage::Fixed(scale),
             (_, Scaling::Shared) => {
-                let count = what.count(per_fragment);
+                let count = what.count_of(per_fragment);
                 let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
                 let fragments = Fragments::All;
                 let exponents = Submission { format, numel: count, fragments, ..what.clone() };

@@ -98,7 +98,7 @@ impl WorkerMachine for Worker {
         assert!(super::supports(what.format), "{:?} goes over the hosts", what.format);
         let id = what.id;
         let per_fragment = u64::from(self.config.fragment_bytes) / Arithmetic::ELEMENT_BYTES as u64;
-        let fragments = what.count(per_fragment);
+        let fragments = what.count_of(per_fragment);
         let reals = what.format.dtype != Dtype::I32;
         let leads = if reals { fragments.min(self.config.slots.into()) } else { 0 };
         let exponents = vec![None; if reals { fragments as usize } else { 0 }];

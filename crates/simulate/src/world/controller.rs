@@ -337,6 +337,7 @@ impl World {
             min_bytes: Some(0),
             scale: if shape.protocol == "panama" { 0.0 } else { shape.scale as f32 },
             encrypt: shape.encrypt && !self.scenario.fabric.trusted,
+            all_collectives: shape.all_collectives,
             ..Default::default()
         }
     }

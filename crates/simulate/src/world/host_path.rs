@@ -1,9 +1,11 @@
-//! Sums on the host path: every rank sends its elements to every other, and each adds them in the plan's order. The
+//! Collectives on the host path: every rank sends its elements to every other, and each adds them in the plan's order. The
 //! algorithms of `collective` are threads over blocking calls; the simulation models only who takes part in which
 //! operation, and the resulting bits.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+
+use netsum_wire::panama::Parties;
 
 use super::mesh::Message;
 use super::{Place, World};
@@ -19,7 +21,7 @@ pub(super) struct HostPath {
 #[derive(Default)]
 struct Sum {
     /// This rank's elements; `None` until the rank has started the operation.
-    own: Option<(Vec<Range<u64>>, Vec<u8>)>,
+    own: Option<(Vec<(Parties, Range<u64>)>, Vec<u8>)>,
     /// Received elements, by process of the sender.
     parts: BTreeMap<Place, (Vec<Range<u64>>, Vec<u8>)>,
 }
@@ -30,10 +32,11 @@ impl World {
         &mut self,
         place: Place,
         operation: u64,
-        ranges: Vec<Range<u64>>,
+        places: Vec<(Parties, Range<u64>)>,
         buffer: Vec<u8>,
     ) {
         let element = self.element_bytes(place, operation);
+        let ranges: Vec<Range<u64>> = places.iter().map(|(_, range)| range.clone()).collect();
         let mut bytes = Vec::new();
         for range in &ranges {
             let at = range.start as usize * element..range.end as usize * element;
@@ -47,8 +50,8 @@ impl World {
         }
         let rank = &mut self.ranks[place - self.first_rank];
         let sum = rank.hosts.sums.entry(operation).or_default();
-        sum.parts.insert(place, (ranges.clone(), bytes));
-        sum.own = Some((ranges, buffer));
+        sum.parts.insert(place, (ranges, bytes));
+        sum.own = Some((places, buffer));
         self.end_on_hosts(place, operation);
     }
 
@@ -74,12 +77,13 @@ impl World {
         if sum.own.is_none() || sum.parts.len() < size {
             return;
         }
-        let Some(Sum { own: Some((ranges, mut buffer)), parts }) =
+        let Some(Sum { own: Some((places, mut buffer)), parts }) =
             rank.hosts.sums.remove(&operation)
         else {
             return;
         };
-        if let Some((other, (theirs, _))) = parts.iter().find(|(_, part)| part.0 != ranges) {
+        let ranges = &parts[&place].0;
+        if let Some((other, (theirs, _))) = parts.iter().find(|(_, part)| part.0 != *ranges) {
             let other = &self.processes[*other].name;
             let own = &self.processes[place].name;
             let what = format!(
@@ -92,11 +96,18 @@ impl World {
         let order = self.order_of(place);
         let inputs: Vec<&[u8]> = parts.values().map(|part| part.1.as_slice()).collect();
         let result = oracle::sum(known.format, &order, &inputs);
+        let me = 1 << self.ranks[place - self.first_rank].rank;
         let mut at = 0;
-        for range in &ranges {
+        for (parties, range) in &places {
             let bytes = known.bytes(range);
+            let source = match parties {
+                Parties::FromOne(rank) => inputs[usize::from(*rank)],
+                _ => &result,
+            };
             let len = bytes.len();
-            buffer[bytes].copy_from_slice(&result[at..at + len]);
+            if parties.takes(me) {
+                buffer[bytes].copy_from_slice(&source[at..at + len]);
+            }
             at += len;
         }
         self.operation_ends(place, operation, buffer, false);

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::sync::Arc;
 
 use netsum_control::pb::worker_event::Event as FromController;
@@ -12,7 +11,7 @@ use netsum_lease::{JobPlan, RankKeys, worker_config, worker_secrets};
 use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
-use netsum_proto::operations::{Fragments, Submission, elements_per_fragment};
+use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{Pattern, PortId, Time, supports};
 use netsum_topo::{Host, SumOrder};
 use netsum_wire::Rank;
@@ -40,6 +39,8 @@ pub(super) struct RankProcess {
     /// Whether the first plan is in use.
     pub ready: bool,
     data: DataPlane,
+    /// Operations that are done here and contribute again.
+    repeated: BTreeSet<u64>,
     /// Operations in progress: deadline and path.
     operations: BTreeMap<u64, UnderWay>,
     /// Number of the next operation.
@@ -102,6 +103,7 @@ impl RankProcess {
             outcome: None,
             ready: false,
             data: DataPlane::default(),
+            repeated: BTreeSet::new(),
             operations: BTreeMap::new(),
             next: 0,
             blocked: false,
@@ -477,15 +479,20 @@ impl World {
             }
         }
         for operation in rest {
+            let sequence = operation.submission.id;
+            let rank = self.rank(place);
+            if !rank.operations.contains_key(&sequence) {
+                // It is done here, and contributes again.
+                rank.repeated.insert(sequence);
+            }
             if resume.rest == Path::Network && self.carries(place, &operation.submission) {
                 self.give(place, operation, Path::Network);
             } else {
-                let ranges = ranges(&operation.submission, fragment_bytes);
-                let sequence = operation.submission.id;
+                let places = operation.submission.places(fragment_bytes);
                 if let Some(under_way) = self.rank(place).operations.get_mut(&sequence) {
                     under_way.on_trees = false;
                 }
-                self.begin_on_hosts(place, sequence, ranges, operation.buffer);
+                self.begin_on_hosts(place, sequence, places, operation.buffer);
             }
         }
         self.report_news(place);
@@ -504,7 +511,8 @@ impl World {
         if on_trees {
             self.rank(place).data.submit(operation);
         } else {
-            let all = std::iter::once(0..operation.submission.numel).collect();
+            // The hosts do not cut it: any size of fragments will do.
+            let all = operation.submission.places(WHOLE);
             self.begin_on_hosts(place, sequence, all, operation.buffer);
         }
     }
@@ -519,14 +527,17 @@ impl World {
             numel,
             fingerprint: (sequence as u32).wrapping_mul(0x9e37_79b9) ^ numel as u32,
             fragments: Fragments::All,
-            pattern: Pattern::default(),
+            pattern: known.pattern.clone(),
         };
         TreeOperation { submission, buffer: known.contributions[rank as usize].clone() }
     }
 
     fn carries(&mut self, place: Place, submission: &Submission) -> bool {
-        let protocol = self.rank(place).handover.plan().map(|plan| plan.0.plan.protocol);
-        protocol.is_some_and(|protocol| supports(protocol, submission.format))
+        let Some(plan) = self.rank(place).handover.plan().map(|plan| &plan.0.plan) else {
+            return false;
+        };
+        let does = submission.pattern == Pattern::Allreduce || plan.copies;
+        does && supports(plan.protocol, submission.format)
     }
 
     /// Fragment size of the plan in use, which is the same for all plans of the job.
@@ -592,9 +603,12 @@ impl World {
         buffer: Vec<u8>,
         on_trees: bool,
     ) {
-        let number = self.rank(place).job;
+        if self.rank(place).repeated.remove(&operation) {
+            return self.log(place, format_args!("has contributed to operation {operation} again"));
+        }
+        let RankProcess { job: number, rank, .. } = *self.rank(place);
         let known = self.jobs[number].oracle.operation(operation);
-        let sum = self.jobs[number].oracle.sum(operation);
+        let sum = self.jobs[number].oracle.expected(operation, rank);
         let wrong = (0..buffer.len()).find(|&at| buffer[at] != sum[at]);
         if let Some(at) = wrong.filter(|_| !self.is_spoiled(number)) {
             let element = at / known.format.dtype.size();
@@ -709,9 +723,9 @@ impl World {
         let Accepted { id, elements } = accepted;
         self.log(place, format_args!("{how} elements {elements:?} of operation {id}"));
         self.trace.note(self.queue.now(), 5, id << 32 | elements.start);
-        let number = self.rank(place).job;
+        let RankProcess { job: number, rank, .. } = *self.rank(place);
         let known = self.jobs[number].oracle.operation(*id);
-        let sum = self.jobs[number].oracle.sum(*id);
+        let sum = self.jobs[number].oracle.expected(*id, rank);
         let bytes = known.bytes(elements);
         let Some(here) = self.rank(place).data.peek(*id, elements) else { return };
         if *here != sum[bytes] && !self.is_spoiled(number) {
@@ -722,24 +736,6 @@ impl World {
             self.violation(Class::Correctness, "sums are exact", what);
         }
     }
-}
-
-/// The elements that a submission covers, in the fewest ranges.
-fn ranges(submission: &Submission, fragment_bytes: u16) -> Vec<Range<u64>> {
-    let Fragments::Some(list) = &submission.fragments else {
-        return std::iter::once(0..submission.numel).collect();
-    };
-    let step = elements_per_fragment(fragment_bytes, submission.format.dtype);
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for &fragment in list {
-        let start = u64::from(fragment) * step;
-        let end = submission.numel.min(start + step);
-        match ranges.last_mut() {
-            Some(last) if last.end == start => last.end = end,
-            _ => ranges.push(start..end),
-        }
-    }
-    ranges
 }
 
 fn summary(progress: &netsum_proto::handover::Progress) -> String {
@@ -755,3 +751,5 @@ const GOODBYE_PATIENCE: Nanos = 3_000 * MS;
 /// Number of operations between two calls of `forget_operations`.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;
+/// A size of fragments.
+const WHOLE: u16 = 1 << 14;

@@ -31,7 +31,7 @@ use super::{
     engine::PlannedOperation,
 };
 use crate::Error;
-use crate::algorithm::{Allreduce, allreduce_ranges};
+use crate::algorithm::allreduce_ranges;
 use crate::combine::{Combine, conclude, prepare};
 use crate::comm::Comm;
 use crate::core::Core;
@@ -400,8 +400,10 @@ impl State {
             progress.job;
         let order = self.core.order.load_full();
         let mut comm = Comm::new(&self.core, sequence, fingerprint, deadline);
-        let mut sum = Allreduce { order, format, buffer: buffer.lend_all() };
-        let outcome = allreduce_ranges(&mut comm, &mut sum, &todo).and_then(|()| comm.finish());
+        let todo: Vec<_> = todo.into_iter().map(|range| (range, true)).collect();
+        let mut memory = buffer.lend_all().into();
+        let outcome = allreduce_ranges(&mut comm, &order, format, &mut memory, &todo);
+        let outcome = outcome.and_then(|()| comm.finish());
         if let Err(error) = outcome {
             let missing = comm.missing();
             comm.end();

@@ -1,0 +1,255 @@
+//! Reduce-scatter, all-gather, broadcast and reduce by switches, on copies of the trees.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use netsum_collective::{Buffer, Combine, Dtype, Group, GroupConfig, Options, ReduceOp, Work};
+
+use crate::support::{SOON, buffer, bytes, values, with_group};
+use crate::world::{RANKS, SUM, World, expected, stats, wait_for};
+
+fn config(world: &World, rank: u32) -> GroupConfig {
+    let config = world.config(rank);
+    let options = Options { all_collectives: true, ..config.options.clone() };
+    GroupConfig { options, ..config }
+}
+
+/// An operation in progress.
+struct Pending {
+    what: String,
+    work: Work,
+    /// What this rank gets.
+    result: Buffer,
+    expected: Vec<u8>,
+    /// What must not change.
+    inputs: Vec<Buffer>,
+    before: Vec<Vec<u8>>,
+}
+
+impl Pending {
+    fn check(self) {
+        self.work.wait(None).unwrap();
+        assert!(bytes(&self.result) == self.expected, "{}", self.what);
+        for (input, before) in self.inputs.iter().zip(self.before) {
+            assert!(bytes(input) == before, "{} changed its input", self.what);
+        }
+    }
+}
+
+/// First element and elements of every rank's part of `n` elements, some of which are longer.
+fn parts(n: usize, salt: u64) -> Vec<(usize, usize)> {
+    let even = n / RANKS as usize;
+    let longer = if salt.is_multiple_of(2) { 0 } else { even / 3 };
+    let mut start = 0;
+    let part = |rank: u32| {
+        let len = if rank + 1 == RANKS { n - start } else { even - longer };
+        start += len;
+        (start - len, len)
+    };
+    (0..RANKS).map(part).collect()
+}
+
+fn reduce_scatter(group: &Group, rank: u32, dtype: Dtype, n: usize, salt: u64) -> Pending {
+    let (own, parts) = (values(dtype, n, rank, salt), parts(n, salt));
+    let place = |(start, len): (usize, usize)| start * dtype.size()..(start + len) * dtype.size();
+    let mut inputs: Vec<Buffer> = parts.iter().map(|part| buffer(&own[place(*part)])).collect();
+    let sum = expected(dtype, ReduceOp::Sum, n, salt);
+    let expected = sum[place(parts[rank as usize])].to_vec();
+    let lent = inputs.iter_mut().map(Buffer::lend_all).collect();
+    let what = format!("reduce-scatter of {n} {dtype} #{salt} at rank {rank}");
+    if salt.is_multiple_of(3) {
+        // In place of the own input.
+        let work = group.reduce_scatter(None, lent, dtype, SUM, SOON);
+        let result = inputs.remove(rank as usize);
+        let before = (0..RANKS).filter(|other| *other != rank);
+        let before = before.map(|other| own[place(parts[other as usize])].to_vec()).collect();
+        return Pending { what, work, result, expected, inputs, before };
+    }
+    let mut result = buffer(&vec![7; expected.len()]);
+    let work = group.reduce_scatter(result.lend_all(), lent, dtype, SUM, SOON);
+    let before = parts.iter().map(|part| own[place(*part)].to_vec()).collect();
+    Pending { what, work, result, expected, inputs, before }
+}
+
+fn allgather(group: &Group, rank: u32, n: usize, salt: u64) -> Pending {
+    let parts = parts(n, salt);
+    let of = |rank: u32| values(Dtype::I32, parts[rank as usize].1, rank, salt);
+    let expected: Vec<u8> = (0..RANKS).flat_map(of).collect();
+    let mut result = buffer(&vec![7; expected.len()]);
+    let outputs = parts.iter().map(|(start, len)| result.lend_mut(start * 4..(start + len) * 4));
+    let (outputs, mut input) = (outputs.collect(), buffer(&of(rank)));
+    let work = group.allgather(outputs, input.lend_all(), SOON);
+    let what = format!("all-gather of {n} elements #{salt} at rank {rank}");
+    Pending { what, work, result, expected, inputs: vec![input], before: vec![of(rank)] }
+}
+
+fn broadcast(group: &Group, rank: u32, n: usize, salt: u64) -> Pending {
+    let root = salt as u32 % RANKS;
+    let of = |rank: u32| values(Dtype::I32, n, rank, salt);
+    let mut result = buffer(&of(rank));
+    let work = group.broadcast(result.lend_all(), root, SOON);
+    let what = format!("broadcast of {n} elements from {root} #{salt} at rank {rank}");
+    Pending { what, work, result, expected: of(root), inputs: Vec::new(), before: Vec::new() }
+}
+
+fn reduce(group: &Group, rank: u32, dtype: Dtype, n: usize, salt: u64) -> Pending {
+    let root = salt as u32 % RANKS;
+    let own = values(dtype, n, rank, salt);
+    let mut result = buffer(&own);
+    let work = group.reduce(result.lend_all(), dtype, SUM, root, SOON);
+    let expected = if rank == root { expected(dtype, ReduceOp::Sum, n, salt) } else { own };
+    let what = format!("reduce of {n} {dtype} to {root} #{salt} at rank {rank}");
+    Pending { what, work, result, expected, inputs: Vec::new(), before: Vec::new() }
+}
+
+fn allreduce(group: &Group, rank: u32, n: usize, salt: u64) -> Pending {
+    let mut result = buffer(&values(Dtype::F32, n, rank, salt));
+    let work = group.allreduce(result.lend_all(), Dtype::F32, SUM, SOON);
+    let expected = expected(Dtype::F32, ReduceOp::Sum, n, salt);
+    let what = format!("allreduce of {n} elements #{salt} at rank {rank}");
+    Pending { what, work, result, expected, inputs: Vec::new(), before: Vec::new() }
+}
+
+#[test]
+fn every_rank_gets_its_part_through_switches() {
+    let world = World::new();
+    with_group(
+        RANKS,
+        |rank| config(&world, rank),
+        |rank, group| {
+            let mut operations = 0;
+            for dtype in [Dtype::F32, Dtype::Bf16, Dtype::I64] {
+                for salt in 0..6 {
+                    reduce_scatter(group, rank, dtype, 40_003, salt).check();
+                    reduce(group, rank, dtype, 10_007, salt).check();
+                    allgather(group, rank, 40_003, salt).check();
+                    broadcast(group, rank, 10_007, salt).check();
+                    operations += 4;
+                }
+            }
+            let ones = 1.0f32.to_le_bytes().repeat(2000);
+            let mut average = buffer(&vec![0; 8000]);
+            let given = (0..RANKS).map(|_| buffer(&ones)).collect();
+            let how = Combine::ScaledSum(f64::from(rank));
+            group
+                .reduce_scatter(average.lend_all(), given, Dtype::F32, how, SOON)
+                .wait(None)
+                .unwrap();
+            assert_eq!(bytes(&average), 6.0f32.to_le_bytes().repeat(2000));
+            let given = (0..RANKS).map(|_| buffer(&ones)).collect();
+            let how = Combine::Average;
+            group
+                .reduce_scatter(average.lend_all(), given, Dtype::F32, how, SOON)
+                .wait(None)
+                .unwrap();
+            assert_eq!(bytes(&average), ones);
+            // Hosts do what packets cannot carry: an odd number of bytes.
+            let mut odd = buffer(&[rank as u8; 4001]);
+            group.broadcast(odd.lend_all(), 2, SOON).wait(None).unwrap();
+            assert_eq!(bytes(&odd), [2; 4001]);
+            let stats = stats(group);
+            assert_eq!(stats["network_operations"], operations + 2, "{stats}");
+            assert_eq!(
+                stats["trees"].as_array().unwrap().len(),
+                4,
+                "two trees and their copies: {stats}"
+            );
+        },
+    );
+}
+
+/// All ranks keep operations of all kinds in flight until stopped, and check each.
+fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
+    for round in 0.. {
+        let mut stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
+        let max = Combine::Plain(ReduceOp::Max);
+        group.allreduce(&mut stop, Dtype::I32, max, SOON).wait(None).unwrap();
+        if bytes(&stop)[0] == 1 {
+            return;
+        }
+        let n = 30_000 + round as usize % 7;
+        let pending = [
+            reduce_scatter(group, rank, Dtype::F32, n, 6 * round),
+            allgather(group, rank, n, 6 * round + 1),
+            reduce_scatter(group, rank, Dtype::Bf16, n, 6 * round + 1),
+            allreduce(group, rank, n, round),
+            reduce(group, rank, Dtype::F32, n / 4, round),
+            broadcast(group, rank, n / 4, round),
+            allgather(group, rank, n, 6 * round + 2),
+        ];
+        pending.into_iter().for_each(Pending::check);
+        done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn dead_switches_cost_pauses_and_no_bit() {
+    let mut world = World::new();
+    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+    let configs: Vec<_> = (0..RANKS).map(|rank| config(&world, rank)).collect();
+    let after = |rounds: u32| {
+        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
+        wait_for("rounds", || done.load(Ordering::Relaxed) >= target);
+    };
+    let stats = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            with_group(
+                RANKS,
+                |rank| configs[rank as usize].clone(),
+                |rank, group| {
+                    keep_going(group, rank, &enough, &done);
+                    stats(group)
+                },
+            )
+        });
+        for _ in 0..2 {
+            after(5);
+            world.kill("spine0");
+            after(10);
+            world.start(world.index("spine0"));
+            world.wait_until_up(6);
+        }
+        after(5);
+        world.kill("rack1");
+        after(5);
+        world.start(world.index("rack1"));
+        world.wait_until_up(6);
+        after(10);
+        enough.store(true, Ordering::Relaxed);
+        run.join().unwrap()
+    });
+    for stats in &stats {
+        assert!(stats["pauses"].as_array().unwrap().len() >= 4, "{stats}");
+        assert_eq!(stats["path"], "trees", "{stats}");
+    }
+}
+
+#[test]
+fn hosts_do_the_rest_without_a_controller() {
+    let mut world = World::new();
+    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+    let configs: Vec<_> = (0..RANKS).map(|rank| config(&world, rank)).collect();
+    let after = |rounds: u32| {
+        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
+        wait_for("rounds", || done.load(Ordering::Relaxed) >= target);
+    };
+    let stats = std::thread::scope(|scope| {
+        let run = scope.spawn(|| {
+            with_group(
+                RANKS,
+                |rank| configs[rank as usize].clone(),
+                |rank, group| {
+                    keep_going(group, rank, &enough, &done);
+                    stats(group)
+                },
+            )
+        });
+        after(5);
+        world.controller.take().unwrap().kill();
+        after(5);
+        world.kill("spine1");
+        after(5);
+        enough.store(true, Ordering::Relaxed);
+        run.join().unwrap()
+    });
+    assert!(stats.iter().all(|stats| stats["path"] == "host"), "{}", stats[0]);
+}
