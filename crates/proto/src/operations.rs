@@ -244,8 +244,12 @@ impl Submission {
 
     /// Whether its fragments are all of the buffer.
     pub fn is_whole(&self, fragment_bytes: u16) -> bool {
-        let whole = Submission { fragments: Fragments::All, ..self.clone() };
-        self.count(fragment_bytes) == whole.count(fragment_bytes)
+        self.count(fragment_bytes) == self.whole().count(fragment_bytes)
+    }
+
+    /// The operation of all fragments.
+    pub fn whole(&self) -> Submission {
+        Submission { fragments: Fragments::All, ..self.clone() }
     }
 
     /// Parties and elements of its fragments, in order.

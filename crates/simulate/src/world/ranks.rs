@@ -488,7 +488,12 @@ impl World {
             if resume.rest == Path::Network && self.carries(place, &operation.submission) {
                 self.give(place, operation, Path::Network);
             } else {
-                let places = operation.submission.places(fragment_bytes);
+                // Some ranks may have it all, without fragments.
+                let submission = &operation.submission;
+                let places = match submission.is_whole(fragment_bytes) {
+                    true => submission.whole().places(WHOLE),
+                    false => submission.places(fragment_bytes),
+                };
                 if let Some(under_way) = self.rank(place).operations.get_mut(&sequence) {
                     under_way.on_trees = false;
                 }
@@ -511,7 +516,6 @@ impl World {
         if on_trees {
             self.rank(place).data.submit(operation);
         } else {
-            // The hosts do not cut it: any size of fragments will do.
             let all = operation.submission.places(WHOLE);
             self.begin_on_hosts(place, sequence, all, operation.buffer);
         }
@@ -751,5 +755,5 @@ const GOODBYE_PATIENCE: Nanos = 3_000 * MS;
 /// Number of operations between two calls of `forget_operations`.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;
-/// A size of fragments.
+/// Size of the fragments of a whole operation between hosts, which do not cut it.
 const WHOLE: u16 = 1 << 14;
