@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 
+from core_group import TIMEOUT_S, connected
 from netsum import _core
 from netsum.communicator import connect
 
-TIMEOUT_S = 120.0
 FAR = 4.0
 """A way that the model expects to take this much longer than the best is not tried."""
 ALGORITHMS = {
@@ -39,28 +39,16 @@ class Ways:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.meeting = connect(name="meeting", in_network=False, timeout_s=TIMEOUT_S)
         controller = os.environ["NETSUM_CONTROLLER"]
-        self.groups = {"auto": self._group("auto", controller, {})}
-        self.groups["trees"] = self._group("trees", controller, {"min_bytes": "0"})
+        self.groups = {"auto": connected(self.meeting, "auto", controller, {})}
+        self.groups["trees"] = connected(self.meeting, "trees", controller, {"min_bytes": "0"})
         most = max(len(ALGORITHMS[operation]) for operation in operations)
         for number in range(most):
             named = {o: ALGORITHMS[o][min(number, len(ALGORITHMS[o]) - 1)] for o in operations}
             options = {"algorithms": ",".join(f"{o}={name}" for o, name in named.items())}
-            self.groups[f"host-{number}"] = self._group(f"host-{number}", None, options)
+            self.groups[f"host-{number}"] = connected(self.meeting, f"host-{number}", None, options)
         self.in_network = [
             operation for operation in operations if self.goes_through_switches("trees", operation, 1 << 20)
         ]
-
-    def _group(self, name: str, controller: str | None, options: dict[str, str]) -> _core.Group:
-        host = os.environ["NETSUM_HOST"] if controller else None
-        group = _core.Group(self.rank, self.size, name, controller, host, TIMEOUT_S, options)
-        mine = group.address()
-        lengths = array.array("q", bytes(8 * self.size))
-        self.meeting.allgather(array.array("q", [len(mine)]), out=lengths)
-        longest = max(lengths)
-        everybody = bytearray(longest * self.size)
-        self.meeting.allgather(bytearray(mine.ljust(longest, b"\0")), out=everybody)
-        group.connect([bytes(everybody[r * longest : r * longest + lengths[r]]) for r in range(self.size)])
-        return group
 
     def of(self, operation: str, size: int) -> dict[str, _core.Group]:
         """The ways to try, by the names of their algorithms."""

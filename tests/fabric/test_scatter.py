@@ -1,0 +1,61 @@
+"""Reduce-scatter and all-gather by switches, eight workers in two racks, every link at 100 Mbit/s."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+
+import pytest
+
+from fabric import Fabric, Workers
+from network import Network
+from test_throughput import write
+
+RATE_BPS = 100_000_000
+WORKERS = 8
+MIB = int(os.environ.get("NETSUM_FABRIC_SCATTER_MIB", "64"))
+ROUNDS = int(os.environ.get("NETSUM_FABRIC_REPEATS", "2"))
+BOTH = ["reduce_scatter", "allgather"]
+
+
+def run(fabric: Fabric, network: Network, **arguments: object) -> dict:
+    return Workers(fabric, network.hosts, "scatter_worker.py", json.dumps(arguments)).wait()[0]
+
+
+# A busy machine resends some fragments.
+BRIEF = pytest.param(8, 1.4, id="brief")
+THOROUGH = pytest.param(64, 1.08, marks=pytest.mark.figures, id="thorough")
+
+
+@pytest.mark.parametrize(("mib", "most"), [BRIEF, THOROUGH])
+def test_a_rank_sends_its_buffer_and_its_shard_and_receives_a_buffer(mib, most):
+    with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
+        before = network.link_bytes()
+        found = run(fabric, network, mib=mib, rounds=1, ways=["switches"], operations=BOTH)
+        sent = {link: b - before[link] for link, b in network.link_bytes().items()}
+    assert found["in_network"]["switches"] == 2, found
+    buffer = mib << 20
+    up = {host: sent[f"{host}>{network.rack_of[host]}"] / (buffer * (1 + 1 / WORKERS)) for host in network.hosts}
+    down = {host: sent[f"{network.rack_of[host]}>{host}"] / (buffer * (1 + 1 / WORKERS)) for host in network.hosts}
+    write("scatter_bytes", {"buffer_bytes": buffer, "of_bound": {"up": up, "down": down}, "sent": sent})
+    assert max(up.values()) < most, up
+    assert max(down.values()) < most, down
+
+
+@pytest.mark.figures
+def test_both_at_once_are_ahead_of_rings_and_of_the_hosts():
+    ways = ["switches", "hosts", "gloo"]
+    with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
+        rows = {
+            "+".join(operations): run(fabric, network, mib=MIB, rounds=ROUNDS, ways=ways, operations=operations)
+            for operations in (BOTH, ["reduce_scatter"], ["allgather"])
+        }
+    table = {}
+    for name, row in rows.items():
+        median = {way: statistics.median(times) for way, times in row["times"].items()}
+        ratios = {way: median[way] / median["switches"] for way in ("hosts", "gloo")}
+        table[name] = {"seconds": median, "best": {w: min(t) for w, t in row["times"].items()}, "ratios": ratios}
+    write("scatter", {"mib": MIB, "operations": table})
+    both = table["+".join(BOTH)]["ratios"]
+    assert min(both.values()) >= 1.45, table
