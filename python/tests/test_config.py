@@ -15,6 +15,7 @@ def test_all_settings():
             "NETSUM_CONTROLLER": "127.77.0.1:7700",
             "NETSUM_HOST": "h2",
             "NETSUM_PROTOCOL": "panama",
+            "NETSUM_COLLECTIVES": "all",
             "NETSUM_MAX_TREES": "2",
             "NETSUM_RELEASE_FRACTION": "0.5",
             "NETSUM_CONGESTION": "per-branch",
@@ -26,6 +27,7 @@ def test_all_settings():
     assert (found.controller, found.host, found.torch_shape) == ("127.77.0.1:7700", "h2", "backend")
     assert found.options == {
         "protocol": "panama",
+        "collectives": "all",
         "max_trees": "2",
         "release_fraction": "0.5",
         "congestion": "per-branch",
@@ -64,6 +66,7 @@ def test_one_thing_alone_says_how_sums_of_the_world_go():
         ("NETSUM_CONTROLLER", "127.0.0.1:7700,127.0.0.2"),
         ("NETSUM_CONTROLLER", "127.0.0.1:7700,"),
         ("NETSUM_PROTOCOL", "../x"),
+        ("NETSUM_COLLECTIVES", "barrier"),
         ("NETSUM_MAX_TREES", "0"),
         ("NETSUM_RELEASE_FRACTION", "nan"),
         ("NETSUM_RELEASE_FRACTION", "1.5"),

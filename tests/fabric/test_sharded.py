@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import statistics
 
 import pytest
 
@@ -57,3 +58,26 @@ def test_dead_switches_change_no_bit_of_a_sharded_training(network, undisturbed,
             # Before the rack switch died, switches did more than the sums of the table.
             assert collectives == "allreduce" or rank["network_operations"] > STEPS, rank
     write(f"sharded_faults_{collectives}", {"undisturbed_seconds": undisturbed["seconds"], "runs": rows})
+
+
+@pytest.mark.figures
+def test_steps_that_are_communication_are_ahead_of_gloo():
+    arguments = {"steps": 6, "pause_s": 0, "width": 512}
+    times: dict[str, list[float]] = {"netsum": [], "gloo": []}
+    digests = set()
+    with Network(2, 4, 2, 100_000_000) as network:
+        for _ in range(2):
+            for backend, steps in times.items():
+                with Fabric(network) as fabric:
+                    text = json.dumps(arguments | {"backend": backend})
+                    workers = Workers(fabric, network.hosts, "sharded.py", text, NETSUM_COLLECTIVES="all")
+                    ranks = workers.wait()
+                # The first step makes buffers and connections.
+                steps += [max(rank["steps"][step] for rank in ranks) for step in range(1, arguments["steps"])]
+                digests |= {rank["digest"] for rank in ranks if backend == "netsum"}
+    median = {backend: statistics.median(steps) for backend, steps in times.items()}
+    best = {backend: min(steps) for backend, steps in times.items()}
+    ratio = median["gloo"] / median["netsum"]
+    write("sharded_steps", {"seconds": median, "best": best, "ratio": ratio})
+    assert len(digests) == 1, "the same bits at all ranks and in both runs"
+    assert ratio >= 1.4, median

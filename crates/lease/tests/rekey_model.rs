@@ -97,6 +97,7 @@ fn job_plan(version: Version) -> JobPlan {
         protocol: Protocol::Panama,
         choice: String::new(),
         trees: vec![tree()],
+        copies: false,
         fragment_bytes: FRAGMENT_BYTES.into(),
         window_max: 4,
         slot_space: 0,

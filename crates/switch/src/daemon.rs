@@ -165,6 +165,7 @@ impl Daemon {
         let aes = Mac::fastest() == Mac::Aegis && self.config.ports.is_empty();
         // The process behind the kernel's program decrypts; for an accelerator's line rate it would be too slow.
         let encrypts = Mac::has_aes() && driver.fragment_limit().is_none();
+        let all_collectives = driver.fragment_limit().is_none();
         move || {
             let address = driver.local_addr();
             let snapshot = driver.snapshot();
@@ -186,6 +187,7 @@ impl Daemon {
                 instance,
                 aes,
                 encrypts,
+                all_collectives,
                 ..pb::SwitchHello::default()
             }
         }

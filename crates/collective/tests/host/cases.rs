@@ -358,10 +358,9 @@ fn groups_that_differ_do_not_connect() {
     let groups = [Group::new(config(0, 2, "a")).unwrap(), Group::new(other).unwrap()];
     let addresses: Vec<_> = groups.iter().map(Group::address).collect();
     let text = groups[0].connect(&addresses).unwrap_err().to_string();
-    assert!(
-        text.contains("rank 1 has options panama tenant= scale=0 encrypt=false max_trees=3"),
-        "{text}"
-    );
+    let named =
+        "rank 1 has options panama tenant= scale=0 encrypt=false all_collectives=false max_trees=3";
+    assert!(text.contains(named), "{text}");
     let after = groups[0].barrier(SOON).wait(None).unwrap_err();
     assert_eq!(after.to_string(), "group \"a\" is closed");
 }

@@ -96,7 +96,7 @@ impl State {
             wanted => format!("{} of {wanted} trees: {}", trees.len(), causes.join("; ")),
         };
         let (choice, slot_space) = (String::new(), 0);
-        let copies = job.spec.all_collectives;
+        let copies = self.has_copies(job, protocol, &trees);
         if copies {
             trees.extend_from_within(..);
         }
@@ -120,7 +120,7 @@ impl State {
             choice: String::new(),
             slot_space: 0,
             trees: Vec::new(),
-            copies: protocol == Protocol::Panama && job.spec.all_collectives,
+            copies: self.has_copies(job, protocol, &[]),
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes: job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &[])),
             window_max: 0,
@@ -219,7 +219,7 @@ impl State {
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
             let mut granted = trees.clone();
-            if protocol == Protocol::Panama && job.spec.all_collectives {
+            if self.has_copies(job, protocol, trees) {
                 granted.extend_from_within(..);
             }
             let terms = Terms {
@@ -250,6 +250,13 @@ impl State {
             }
         }
         Fit { window_max: 0, short }
+    }
+
+    /// Whether a job's trees get copies: it asks for that, and all their switches handle what travels on copies.
+    fn has_copies(&self, job: &Job, protocol: Protocol, trees: &[AggregationTree]) -> bool {
+        let mut switches = trees.iter().flat_map(AggregationTree::switches);
+        let handle = |switch| self.switches[&switch].hello.all_collectives;
+        protocol == Protocol::Panama && job.spec.all_collectives && switches.all(handle)
     }
 
     /// Leases of other jobs, by switch.

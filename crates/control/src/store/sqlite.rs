@@ -467,8 +467,8 @@ mod tests {
         old.execute_batch(
             "ALTER TABLE jobs DROP COLUMN protocol; ALTER TABLE jobs DROP COLUMN tenant;
              ALTER TABLE jobs DROP COLUMN scale; ALTER TABLE jobs DROP COLUMN key;
-             ALTER TABLE jobs DROP COLUMN request; PRAGMA user_version = 1;
-             DROP TABLE meta;
+             ALTER TABLE jobs DROP COLUMN request; ALTER TABLE jobs DROP COLUMN all_collectives;
+             PRAGMA user_version = 1; DROP TABLE meta;
              INSERT INTO jobs VALUES (3, 'old', 2, 1, 1.0, 'panama', 7, 1.5, 'joining', 0, NULL, NULL);
              INSERT INTO plans VALUES (3, 1, x'00'), (3, 2, x'01');",
         )

@@ -1,5 +1,6 @@
 //! The controller's decisions, without sockets: each test passes events and checks actions.
 
+mod copies;
 mod data_plane;
 mod idle;
 mod membership;

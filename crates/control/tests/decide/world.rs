@@ -54,6 +54,8 @@ pub struct World {
     /// Of every switch's process; 0: unknown.
     pub instance: u64,
     pub aes: bool,
+    /// Whether switches that connect handle fragments of one rank.
+    pub all_collectives: bool,
     pub receive_buffer: u64,
     /// Memory of each switch.
     pub memory: u64,
@@ -92,6 +94,7 @@ impl World {
             mute: BTreeSet::new(),
             instance: 0,
             aes: false,
+            all_collectives: true,
             receive_buffer: 64 << 20,
             memory: 64 << 20,
             answers: VecDeque::new(),
@@ -230,6 +233,7 @@ impl World {
             instance: self.instance,
             aes: self.aes,
             encrypts: self.aes,
+            all_collectives: self.all_collectives,
             ..pb::SwitchHello::default()
         };
         // A new stream may replace an old one, which is then closed by an action.

@@ -129,19 +129,19 @@ fn begin_starting_at(
 }
 
 /// An operation whose buffer the test keeps.
-pub struct Input {
+pub struct Operation {
     pub submission: Submission,
     pub buffer: Buffer,
 }
 
-impl From<Input> for TreeOperation {
-    fn from(input: Input) -> TreeOperation {
+impl From<Operation> for TreeOperation {
+    fn from(input: Operation) -> TreeOperation {
         TreeOperation { submission: input.submission, buffer: input.buffer.into() }
     }
 }
 
-pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Input {
-    Input {
+pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Operation {
+    Operation {
         submission: Submission {
             id,
             format,
@@ -155,8 +155,8 @@ pub fn operation(id: u64, format: Format, bytes: &[u8]) -> Input {
 }
 
 /// Submits an operation; its buffer, to be read when it is done.
-pub fn submit(member: &Member, operation: Input) -> Buffer {
-    let Input { submission, mut buffer } = operation;
+pub fn submit(member: &Member, operation: Operation) -> Buffer {
+    let Operation { submission, mut buffer } = operation;
     member.driver.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
     buffer
 }

@@ -104,6 +104,7 @@ impl World {
             instance: self.processes[place].incarnation.into(),
             aes: place.is_multiple_of(2),
             encrypts: !place.is_multiple_of(5),
+            all_collectives: !place.is_multiple_of(7),
             term: aggregator.client.fence.term(),
         }
     }

@@ -12,6 +12,9 @@ use super::{Place, World};
 use crate::oracle;
 use crate::report::Class;
 
+/// Elements, and who contributes and takes them.
+type Places = Vec<(Parties, Range<u64>)>;
+
 /// A rank's operations on the host path.
 #[derive(Default)]
 pub(super) struct HostPath {
@@ -21,7 +24,7 @@ pub(super) struct HostPath {
 #[derive(Default)]
 struct Sum {
     /// This rank's elements; `None` until the rank has started the operation.
-    own: Option<(Vec<(Parties, Range<u64>)>, Vec<u8>)>,
+    own: Option<(Places, Vec<u8>)>,
     /// Received elements, by process of the sender.
     parts: BTreeMap<Place, (Vec<Range<u64>>, Vec<u8>)>,
 }
@@ -32,7 +35,7 @@ impl World {
         &mut self,
         place: Place,
         operation: u64,
-        places: Vec<(Parties, Range<u64>)>,
+        places: Places,
         buffer: Vec<u8>,
     ) {
         let element = self.element_bytes(place, operation);
