@@ -11,6 +11,7 @@ class Workload:
 
     name: for `train.py`. epochs: by default; with kills. samples: what throughput counts. score: key in `result.json`
     of the quality on test data, `score_name` in tables. limit: it must be above, or below if `less_is_better`.
+    collectives: which ones switches do, as NETSUM_COLLECTIVES.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Workload:
     score_name: str
     limit: float
     less_is_better: bool
+    collectives: str
 
     def good(self, score: float) -> bool:
         return score < self.limit if self.less_is_better else score > self.limit
@@ -43,6 +45,7 @@ DIGITS = Workload(
     score_name="accuracy",
     limit=0.95,
     less_is_better=False,
+    collectives="allreduce",
 )
 
 CHARACTERS = Workload(
@@ -56,6 +59,7 @@ CHARACTERS = Workload(
     score_name="loss on held-out text",
     limit=2.5,
     less_is_better=True,
+    collectives="all",
 )
 
 WORKLOADS = {workload.name: workload for workload in (DIGITS, CHARACTERS)}
