@@ -5,6 +5,7 @@
 
 pub mod handover;
 pub mod parsers;
+pub mod sharded;
 pub mod slots;
 
 use std::collections::HashSet;
@@ -39,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("plan", parsers::plan),
     ("ranks", parsers::ranks),
     ("rings", netsum_net::fuzzing::mesh_rings),
+    ("sharded", |bytes| _ = sharded::worker(bytes)),
     ("slots", |bytes| {
         slots::decode(bytes);
         slots::atp(bytes);

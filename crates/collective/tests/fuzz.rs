@@ -33,6 +33,11 @@ proptest! {
     }
 
     #[test]
+    fn sharded_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+        targets::sharded::worker(&bytes);
+    }
+
+    #[test]
     fn handover_takes_anything(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         targets::handover::handover(&bytes);
     }
@@ -122,6 +127,13 @@ fn scripts_reach_the_slots() {
     assert_eq!(targets::slots::atp(&both), 1);
     assert_eq!(targets::slots::atp(&both[..5]), 0);
     assert_eq!(targets::slots::switchml(&[0, 0, 0, 0, 3, 0, 0, 0]), 1);
+}
+
+#[test]
+fn scripts_reach_collectives_of_parties() {
+    // Answers to the packets in the order of sending.
+    let answers: Vec<u8> = (0..40).flat_map(|sent| [sent, 0, 0, 0]).collect();
+    assert!(targets::sharded::worker(&answers) > 20);
 }
 
 #[test]
