@@ -19,6 +19,7 @@ from core_group import TIMEOUT_S, connected
 from netsum import _core
 from netsum.communicator import connect
 
+ALL = {"collectives": "all"}
 FAR = 4.0
 """A way that the model expects to take this much longer than the best is not tried."""
 ALGORITHMS = {
@@ -39,8 +40,8 @@ class Ways:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.meeting = connect(name="meeting", in_network=False, timeout_s=TIMEOUT_S)
         controller = os.environ["NETSUM_CONTROLLER"]
-        self.groups = {"auto": connected(self.meeting, "auto", controller, {})}
-        self.groups["trees"] = connected(self.meeting, "trees", controller, {"min_bytes": "0"})
+        self.groups = {"auto": connected(self.meeting, "auto", controller, ALL)}
+        self.groups["trees"] = connected(self.meeting, "trees", controller, ALL | {"min_bytes": "0"})
         most = max(len(ALGORITHMS[operation]) for operation in operations)
         for number in range(most):
             named = {o: ALGORITHMS[o][min(number, len(ALGORITHMS[o]) - 1)] for o in operations}

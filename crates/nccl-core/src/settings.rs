@@ -65,13 +65,14 @@ impl Settings {
 }
 
 /// The variables that are read.
-pub const SETTINGS: [&CStr; 13] = [
+pub const SETTINGS: [&CStr; 14] = [
     c"NETSUM_CONTROLLER",
     c"NETSUM_HOST",
     c"NETSUM_TIMEOUT_S",
     c"NETSUM_PROTOCOL",
     c"NETSUM_TENANT",
     c"NETSUM_ENCRYPT",
+    c"NETSUM_COLLECTIVES",
     c"NETSUM_SCALE",
     c"NETSUM_MAX_TREES",
     c"NETSUM_RELEASE_FRACTION",
@@ -81,10 +82,11 @@ pub const SETTINGS: [&CStr; 13] = [
     c"NETSUM_RECORDER",
 ];
 
-const OPTIONS: [&str; 10] = [
+const OPTIONS: [&str; 11] = [
     "protocol",
     "tenant",
     "encrypt",
+    "collectives",
     "scale",
     "max_trees",
     "release_fraction",
