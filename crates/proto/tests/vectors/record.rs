@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use netsum_proto::panama::{Child, Lease, Slab, Switch, Transmit};
 use netsum_proto::{Aggregator, PortId, Time};
-use netsum_wire::panama::{HEADER_LEN, Header};
+use netsum_wire::panama::{HEADER_LEN, Header, Parties};
 use netsum_wire::*;
 use serde_json::Value;
 
@@ -41,6 +41,9 @@ impl Record {
     pub fn packet(&mut self, port: u32, ce: bool, header: &Header, payload: &[u8]) -> Vec<Sent> {
         let Format { dtype, op } = header.format;
         self.formats.insert(format!("{dtype} {op:?}").to_lowercase());
+        if header.parties != Parties::All {
+            self.formats.insert("parties".to_owned());
+        }
         let mut packet = vec![0; HEADER_LEN];
         header.encode(packet.first_chunk_mut().unwrap());
         packet.extend_from_slice(payload);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use netsum_proto::PortId;
 use netsum_proto::panama::{Child, Lease};
-use netsum_wire::panama::{Header, Kind, NO_CAP};
+use netsum_wire::panama::{Header, Kind, NO_CAP, Parties};
 use netsum_wire::*;
 
 use super::record::Record;
@@ -26,6 +26,11 @@ pub const ALL: &[Scenario] = &[
     ("malformed", "bytes that are no packet, and packets that nobody may send", malformed),
     ("middle", "a node with a parent: partials up, results down, asked again", middle),
     ("other-formats", "every dtype and operation of the network", other_formats),
+    (
+        "parties",
+        "fragments that one rank contributes or takes, or nobody, at a root and below one",
+        parties,
+    ),
     ("walk", "random packets of two jobs: early, late, repeated, resent, marked", walk),
 ];
 
@@ -110,7 +115,7 @@ fn header(lease: &Lease, vid: u32, format: Format, n_elems: u16) -> Header {
         n_elems,
         marks: 0,
         missing: 0,
-        parties: netsum_wire::panama::Parties::All,
+        parties: Parties::All,
         empty: false,
         asks: false,
         others: 0,
@@ -454,6 +459,70 @@ fn other_formats(record: &mut Record) {
             vid += 1;
         }
     }
+}
+
+fn parties(record: &mut Record) {
+    let mut random = Random(16);
+    let of = [
+        Parties::ToOne(1),
+        Parties::FromOne(2),
+        Parties::Nobody,
+        Parties::ToOne(4),
+        Parties::FromOne(5),
+        Parties::All,
+    ];
+    for (job, parent) in [(90, None), (91, Some(3))] {
+        let lease = lease(job, 3, parent);
+        record.install(&lease);
+        let up = |vid: u32, parties: Parties, child: &Child| {
+            let n = if parties == Parties::Nobody { 0 } else { 9 };
+            let empty = !parties.contributes(child.ranks);
+            Header { parties, empty, ..header(&lease, vid, F32, n) }
+        };
+        for vid in 0..12u32 {
+            let parties = of[vid as usize % of.len()];
+            for child in &lease.children {
+                let asks = !parties.takes(child.ranks) && random.below(2) == 0;
+                let up = Header { asks, ..up(vid, parties, child) };
+                let payload = if up.empty { Vec::new() } else { random.payload(&up) };
+                record.packet(child.port.0, false, &up, &payload);
+                if random.below(4) == 0 {
+                    let again = Header { resent: true, ..up };
+                    record.packet(child.port.0, false, &again, &payload);
+                }
+            }
+            answer(record, &mut random, &lease, vid, parties);
+        }
+        // Contributions that one packet names, and packets that are not of such parties.
+        let parties = Parties::FromOne(2);
+        for child in &lease.children[..2] {
+            let last = Header { asks: true, others: 0b11, ..up(14, parties, child) };
+            send(record, &mut random, child.port.0, &last);
+            send(record, &mut random, child.port.0, &Header { empty: false, ..last });
+        }
+        for vid in 12..15 {
+            let contribution = up(vid, parties, &lease.children[2]);
+            send(record, &mut random, 2, &Header { parties: Parties::FromOne(1), ..contribution });
+            send(record, &mut random, 2, &contribution);
+            answer(record, &mut random, &lease, vid, parties);
+        }
+    }
+}
+
+fn send(record: &mut Record, random: &mut Random, port: u32, header: &Header) {
+    let payload = if header.empty { Vec::new() } else { random.payload(header) };
+    record.packet(port, false, header, &payload);
+}
+
+/// The parent's answer to a fragment, if there is a parent.
+fn answer(record: &mut Record, random: &mut Random, lease: &Lease, vid: u32, parties: Parties) {
+    let Some(parent) = lease.parent else { return };
+    let ranks = lease.children.iter().fold(0, |all, child| all | child.ranks);
+    let n = if parties == Parties::Nobody { 0 } else { 9 };
+    let kind = Kind::Result;
+    let (empty, marks) = (!parties.takes(ranks), random.next() as u32);
+    let down = Header { kind, parties, empty, marks, ..header(lease, vid, F32, n) };
+    send(record, random, parent.0, &down);
 }
 
 fn walk(record: &mut Record) {
