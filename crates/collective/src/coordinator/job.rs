@@ -177,6 +177,16 @@ impl State {
         }
     }
 
+    /// Compares the ranks' calls of an operation that takes long. Those of a job with copies of trees may travel on
+    /// different trees, where no switch finds that they differ.
+    pub(super) fn watch_calls(&mut self) {
+        let copies = self.plan.as_ref().is_some_and(|plan| plan.0.plan.copies);
+        let Some((&sequence, job)) = self.jobs.first_key_value().filter(|_| copies) else { return };
+        if job.state == JobState::Trees && job.work.elapsed() >= CALLS_AGREE_WITHIN {
+            self.compare(sequence);
+        }
+    }
+
     /// Fails the group because of a job's time-out: the switches need this rank's contributions to what is in flight,
     /// so the group cannot continue.
     pub(super) fn time_out(&mut self, sequence: u64, missing: String) {
@@ -236,5 +246,7 @@ impl State {
     }
 }
 
+/// Every rank sends its call of an operation that takes longer: one small message to each other rank.
+const CALLS_AGREE_WITHIN: Duration = Duration::from_secs(2);
 /// How long other ranks may take for the rest of an operation that is done here; their own deadlines end it earlier.
 const REPEAT_PATIENCE: Duration = Duration::from_secs(600);

@@ -335,6 +335,7 @@ impl State {
         let now = Instant::now();
         self.watch_silence();
         self.watch_disputes(now);
+        self.watch_calls();
         self.watch_deadlines(now);
         if self.core.failure().is_none() {
             self.machine.handle_timeout(self.now());

@@ -253,3 +253,26 @@ fn hosts_do_the_rest_without_a_controller() {
     });
     assert!(stats.iter().all(|stats| stats["path"] == "host"), "{}", stats[0]);
 }
+
+/// They travel on different trees, and meet at no switch.
+#[test]
+fn different_calls_are_an_error_at_every_rank() {
+    let world = World::new();
+    let errors = with_group(
+        RANKS,
+        |rank| config(&world, rank),
+        |rank, group| {
+            allgather(group, rank, 40_000, 0).check();
+            let pending = match rank {
+                1 => reduce_scatter(group, rank, Dtype::F32, 40_000, 1),
+                _ => allgather(group, rank, 40_000, 1),
+            };
+            pending.work.wait(Some(SOON)).unwrap_err().to_string()
+        },
+    );
+    for text in errors {
+        assert!(text.contains("rank 1 called reduce_scatter float32"), "{text}");
+        assert!(text.contains("called allgather of"), "{text}");
+        assert!(text.contains("; rank 1 differs from most ranks"), "{text}");
+    }
+}
