@@ -202,6 +202,8 @@ def test_objects_and_sparse_tensors():
 
 
 def test_shutdown_of_one_rank_fails_the_others_by_name():
+    told = Latch()
+
     def body(rank: int):
         hvd.init()
         if rank == 1:
@@ -212,13 +214,16 @@ def test_shutdown_of_one_rank_fails_the_others_by_name():
             return None
         with pytest.raises(hvd.HorovodInternalError, match="rank 1 has shut down"):
             hvd.allreduce(torch.ones(3), name="theirs")
+        # Whoever shuts down is what ranks that have not failed yet are told.
+        told.set()
+        told.wait(2)
         hvd.shutdown()
 
     run_ranks(body, 3)
 
 
 def test_a_rank_that_dies_fails_the_others_by_name():
-    waiting = Latch()
+    waiting, told = Latch(), Latch()
 
     def body(rank: int):
         hvd.init()
@@ -229,6 +234,8 @@ def test_a_rank_that_dies_fails_the_others_by_name():
         waiting.set()
         with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
             hvd.synchronize(handle)
+        told.set()
+        told.wait(2)
         hvd.shutdown()
         return "told"
 
