@@ -16,7 +16,7 @@ use netsum_proto::panama::{
 use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine};
 use netsum_topo::links::{Format, ImportOptions, import, write_json};
 use netsum_wire::panama::{HEADER_LEN, Header};
-use netsum_wire::seal::{EXTENSION_LEN, TRAILER_LEN, is_encrypted, is_sealed};
+use netsum_wire::seal::{SEALED_HEADER_LEN, TRAILER_LEN, is_encrypted, is_sealed};
 use netsum_wire::{Dtype, Epoch, JobId, Rank, ReduceOp, TreeId};
 
 /// What a target does with its input.
@@ -88,14 +88,21 @@ pub fn decode(bytes: &[u8]) {
     if let Ok((header, payload)) = Header::decode(bytes) {
         let mut again = [0; HEADER_LEN];
         header.encode(&mut again);
-        // A sealed packet has another version, and a number and a tag before its payload; of an encrypted one, half of
-        // the tag follows the payload.
-        let sealed = is_sealed(bytes);
-        again[0] = bytes[0];
-        assert_eq!(bytes[..HEADER_LEN], again);
-        let end = bytes.len() - if is_encrypted(bytes) { TRAILER_LEN } else { 0 };
-        assert_eq!(bytes[HEADER_LEN + if sealed { EXTENSION_LEN } else { 0 }..end], *payload);
+        check_parts(bytes, &mut again, payload);
     }
+}
+
+/// Checks that a packet consists of such a header and payload. A sealed packet has another version, and a number and a
+/// tag before its payload; of an encrypted one, half of the tag follows the payload.
+fn check_parts(bytes: &[u8], header: &mut [u8], payload: &[u8]) {
+    header[0] = bytes[0];
+    // What an unsealed packet of atp reserves is not in a sealed one.
+    let (len, start) = match is_sealed(bytes) {
+        true => (HEADER_LEN, SEALED_HEADER_LEN),
+        false => (header.len(), header.len()),
+    };
+    let end = bytes.len() - if is_encrypted(bytes) { TRAILER_LEN } else { 0 };
+    assert_eq!((&bytes[..len], &bytes[start..end]), (&header[..len], payload));
 }
 
 /// Interprets bytes as packets from neighbours and other senders to a switch with three leases. Its memory stays
