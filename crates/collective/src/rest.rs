@@ -7,7 +7,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_net::worker::{Parts, Remaining};
 use netsum_topo::SumOrder;
-use netsum_wire::panama::Parties;
+use netsum_wire::panama::{MAX_SCOPED_RANKS, Parties};
 
 use crate::algorithm::{Allgather, allgather, allreduce_ranges, barrier};
 use crate::comm::Comm;
@@ -21,7 +21,8 @@ pub(crate) fn run(
     fragment_bytes: u16,
 ) -> Result<(), MeshError> {
     let Remaining { submission, buffer: mut memory } = rest;
-    let (format, me) = (submission.format, 1 << comm.rank());
+    // Larger jobs have allreduces alone, which every rank takes.
+    let (format, me) = (submission.format, 1 << (comm.rank() % MAX_SCOPED_RANKS));
     let places = submission.places(fragment_bytes);
     let Some((first, _)) = places.first() else { return Ok(()) };
     match first {
