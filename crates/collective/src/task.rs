@@ -12,6 +12,7 @@ use netsum_wire::{Dtype, Format, Rank, ReduceOp};
 use crate::algorithm::{self, Allgather, Allreduce, Broadcast, Reduce, ReduceScatter};
 use crate::combine::{Combine, conclude, own_copy, prepare};
 use crate::comm::Comm;
+use crate::pieces::copy;
 
 /// One collective as a rank called it.
 pub(crate) enum Task {
@@ -147,7 +148,8 @@ impl Task {
                 }
             }
             Task::Allgather { input, outputs } => {
-                outputs[own].write(0, input.slice(0..input.len()));
+                // The caller's input may be where its output is.
+                copy(input, &mut outputs[own]);
                 Parts::new(outputs.iter_mut().map(Buffer::lend_all))
             }
         }
