@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use netsum_collective::{Buffer, Combine, Dtype, Group, GroupConfig, Options, ReduceOp, Work};
 
 use crate::support::{SOON, buffer, bytes, values, with_group};
-use crate::world::{RANKS, SUM, World, expected, stats, wait_for};
+use crate::world::{RANKS, SUM, World, expected, stats};
 
 fn config(world: &World, rank: u32) -> GroupConfig {
     let config = world.config(rank);
@@ -184,23 +184,8 @@ fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
 #[test]
 fn dead_switches_cost_pauses_and_no_bit() {
     let mut world = World::new();
-    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
-    let configs: Vec<_> = (0..RANKS).map(|rank| config(&world, rank)).collect();
-    let after = |rounds: u32| {
-        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
-        wait_for("rounds", || done.load(Ordering::Relaxed) >= target);
-    };
-    let stats = std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            with_group(
-                RANKS,
-                |rank| configs[rank as usize].clone(),
-                |rank, group| {
-                    keep_going(group, rank, &enough, &done);
-                    stats(group)
-                },
-            )
-        });
+    let configs = (0..RANKS).map(|rank| config(&world, rank)).collect();
+    let stats = world.under_load(configs, keep_going, |world, after| {
         for _ in 0..2 {
             after(5);
             world.kill("spine0");
@@ -214,8 +199,6 @@ fn dead_switches_cost_pauses_and_no_bit() {
         world.start(world.index("rack1"));
         world.wait_until_up(6);
         after(10);
-        enough.store(true, Ordering::Relaxed);
-        run.join().unwrap()
     });
     for stats in &stats {
         assert!(stats["pauses"].as_array().unwrap().len() >= 4, "{stats}");
@@ -226,30 +209,13 @@ fn dead_switches_cost_pauses_and_no_bit() {
 #[test]
 fn hosts_do_the_rest_without_a_controller() {
     let mut world = World::new();
-    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
-    let configs: Vec<_> = (0..RANKS).map(|rank| config(&world, rank)).collect();
-    let after = |rounds: u32| {
-        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
-        wait_for("rounds", || done.load(Ordering::Relaxed) >= target);
-    };
-    let stats = std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            with_group(
-                RANKS,
-                |rank| configs[rank as usize].clone(),
-                |rank, group| {
-                    keep_going(group, rank, &enough, &done);
-                    stats(group)
-                },
-            )
-        });
+    let configs = (0..RANKS).map(|rank| config(&world, rank)).collect();
+    let stats = world.under_load(configs, keep_going, |world, after| {
         after(5);
         world.controller.take().unwrap().kill();
         after(5);
         world.kill("spine1");
         after(5);
-        enough.store(true, Ordering::Relaxed);
-        run.join().unwrap()
     });
     assert!(stats.iter().all(|stats| stats["path"] == "host"), "{}", stats[0]);
 }

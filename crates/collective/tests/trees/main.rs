@@ -145,23 +145,8 @@ fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32)
 #[test]
 fn a_dead_switch_costs_a_pause_and_no_bit() {
     let mut world = World::new();
-    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
-    let configs: Vec<_> = (0..RANKS).map(|rank| world.config(rank)).collect();
-    let after = |rounds: u32| {
-        let target = done.load(Ordering::Relaxed) + rounds * RANKS;
-        wait_for("sums", || done.load(Ordering::Relaxed) >= target);
-    };
-    let stats = std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            with_group(
-                RANKS,
-                |rank| configs[rank as usize].clone(),
-                |rank, group| {
-                    keep_summing(group, rank, &enough, &done);
-                    stats(group)
-                },
-            )
-        });
+    let configs = (0..RANKS).map(|rank| world.config(rank)).collect();
+    let stats = world.under_load(configs, keep_summing, |world, after| {
         after(5);
         world.kill("spine0");
         after(20);
@@ -171,8 +156,6 @@ fn a_dead_switch_costs_a_pause_and_no_bit() {
         world.start(world.index("spine0"));
         world.wait_until_up(6);
         after(20);
-        enough.store(true, Ordering::Relaxed);
-        run.join().unwrap()
     });
     for stats in &stats {
         let pauses = stats["pauses"].as_array().unwrap();
@@ -187,28 +170,13 @@ fn a_dead_switch_costs_a_pause_and_no_bit() {
 #[test]
 fn without_a_controller_ranks_abandon_dead_trees() {
     let mut world = World::new();
-    let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
-    let configs: Vec<_> = (0..RANKS).map(|rank| world.config(rank)).collect();
-    let stats = std::thread::scope(|scope| {
-        let run = scope.spawn(|| {
-            with_group(
-                RANKS,
-                |rank| configs[rank as usize].clone(),
-                |rank, group| {
-                    keep_summing(group, rank, &enough, &done);
-                    stats(group)
-                },
-            )
-        });
-        wait_for("sums", || done.load(Ordering::Relaxed) >= 5 * RANKS);
+    let configs = (0..RANKS).map(|rank| world.config(rank)).collect();
+    let stats = world.under_load(configs, keep_summing, |world, after| {
+        after(5);
         world.controller.take().unwrap().kill();
-        let before = done.load(Ordering::Relaxed);
-        wait_for("sums", || done.load(Ordering::Relaxed) >= before + 5 * RANKS);
+        after(5);
         world.kill("spine1");
-        let before = done.load(Ordering::Relaxed);
-        wait_for("sums", || done.load(Ordering::Relaxed) >= before + 5 * RANKS);
-        enough.store(true, Ordering::Relaxed);
-        run.join().unwrap()
+        after(5);
     });
     for stats in stats {
         assert_eq!(stats["path"], "host", "{stats}");

@@ -1,7 +1,7 @@
 //! A fabric of real switches with a real controller, in threads, and what is expected of its sums.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use netsum_collective::{Combine, Dtype, Group, GroupConfig, Options, ReduceOp};
@@ -138,6 +138,41 @@ impl World {
 
     pub fn run<T: Send>(&self, body: impl Fn(u32, &Group) -> T + Sync) -> Vec<T> {
         with_group(RANKS, |rank| self.config(rank), body)
+    }
+}
+
+/// Keeps operations of all ranks in flight, with these configurations, until told that it is enough, and counts rounds.
+pub type Load = fn(&Group, u32, &AtomicBool, &AtomicU32);
+
+impl World {
+    /// Lets faults happen while the ranks are under load: `story` waits for rounds of all ranks by its second argument.
+    /// Returns each rank's statistics at the end.
+    pub fn under_load(
+        &mut self,
+        configs: Vec<GroupConfig>,
+        load: Load,
+        story: impl FnOnce(&mut World, &dyn Fn(u32)),
+    ) -> Vec<Value> {
+        let (enough, done) = (AtomicBool::new(false), AtomicU32::new(0));
+        let after = |rounds: u32| {
+            let target = done.load(Ordering::Relaxed) + rounds * RANKS;
+            wait_for("rounds", || done.load(Ordering::Relaxed) >= target);
+        };
+        std::thread::scope(|scope| {
+            let run = scope.spawn(|| {
+                with_group(
+                    RANKS,
+                    |rank| configs[rank as usize].clone(),
+                    |rank, group| {
+                        load(group, rank, &enough, &done);
+                        stats(group)
+                    },
+                )
+            });
+            story(self, &after);
+            enough.store(true, Ordering::Relaxed);
+            run.join().unwrap()
+        })
     }
 }
 
