@@ -1,7 +1,8 @@
 """One rank: a reduce-scatter and an all-gather at once, by switches, between hosts, and by Gloo, in turn and checked.
 
 Arguments: a JSON object {"mib": n, "rounds": n, "ways": ["switches", "hosts", "gloo"], "operations": ["reduce_scatter",
-"allgather"]}. `mib`: of the whole buffer of each operation. The slowest rank's time counts.
+"allgather"], "in_place": bool}. `mib`: of the whole buffer of each operation. `in_place`: the input of an all-gather
+is where its output is; optional. The slowest rank's time counts.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ GIVEN = {"link_latency_s": "1e-4", "link_bytes_per_s": "12500000"}
 class Rank:
     """This rank's groups and tensors."""
 
-    def __init__(self, ways: list[str], numel: int) -> None:
+    def __init__(self, ways: list[str], numel: int, in_place: bool) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.meeting = connect(name="meeting", in_network=False, timeout_s=TIMEOUT_S)
         controller = os.environ["NETSUM_CONTROLLER"]
@@ -45,8 +46,8 @@ class Rank:
         mine = slice(self.rank * part, (self.rank + 1) * part)
         extra = self.size * (self.size - 1) / 2
         self.expected_sums = (torch.arange(numel, dtype=torch.float32) % 1021)[mine] * self.size + extra
-        self.shard = torch.full((part,), float(self.rank))
         self.gathered = torch.empty(numel)
+        self.shard = self.gathered[mine] if in_place else torch.empty(part)
         self.expected_gathered = torch.arange(self.size, dtype=torch.float32).repeat_interleave(part)
 
     def begin(self, way: str, operation: str) -> Callable[[], object]:
@@ -70,6 +71,7 @@ class Rank:
         """Seconds of the operations at once, at the slowest rank."""
         self.sums.zero_()
         self.gathered.zero_()
+        self.shard.fill_(self.rank)
         self.meeting.barrier()
         start = time.perf_counter()
         waits = [self.begin(way, operation) for operation in operations]
@@ -88,7 +90,7 @@ def main() -> None:
     arguments = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     ways = arguments["ways"]
-    rank = Rank(ways, arguments["mib"] << 18)
+    rank = Rank(ways, arguments["mib"] << 18, arguments.get("in_place", False))
     times: dict[str, list[float]] = {way: [] for way in ways}
     for number in range(arguments["rounds"]):
         for way in [*ways[number % len(ways) :], *ways[: number % len(ways)]]:

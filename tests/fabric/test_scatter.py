@@ -43,6 +43,12 @@ def test_a_rank_sends_its_buffer_and_its_shard_and_receives_a_buffer(mib, most):
     assert max(down.values()) < most, down
 
 
+def test_an_input_may_be_where_its_output_is():
+    with Network(2, 2, 2, RATE_BPS) as network, Fabric(network) as fabric:
+        found = run(fabric, network, mib=2, rounds=2, ways=["switches", "hosts"], operations=BOTH, in_place=True)
+    assert found["in_network"] == {"switches": 4, "hosts": 0}, found
+
+
 @pytest.mark.figures
 def test_both_at_once_are_ahead_of_rings_and_of_the_hosts():
     ways = ["switches", "hosts", "gloo"]
