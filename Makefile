@@ -96,8 +96,8 @@ tls-check: ## every wrong peer, and CONNECTIONS=10000 slow and silent ones at on
 ha: ## three controllers over three members of etcd, killed and stopped by SEEDS=a..b while a checker watches all calls
 	NETSUM_HA_SEEDS=$(or $(SEEDS),1..101) cargo test --release --quiet -p netsum-control --test ha -- --nocapture
 
-forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches and workers that check every element; root
-	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet -p netsum-net --test forge -- --nocapture
+forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches, the in-kernel one too, and workers that check every element; root
+	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet --workspace $(FEATURES) --test forge -- --nocapture
 
 fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS each (3600: an hour); FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \

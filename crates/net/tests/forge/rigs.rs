@@ -1,12 +1,11 @@
-//! A job of three honest workers under a key, and one of another tenant with a hostile member, at real switches on
-//! loopback, for each protocol whose packets carry tags.
+//! A job of three honest workers under a key, and one of another tenant with a hostile member, at real switches, for
+//! each protocol whose packets carry tags.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 
 use crossbeam_channel::Receiver;
 use netsum_net::Buffer;
-use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
-use netsum_net::udp::SocketOptions;
+use netsum_net::switch::{Role, SwitchDriver};
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
 use netsum_proto::atp::{self, Claim, Members, Neighbour, Policy, Rack, Scaling, WorkerPosition};
 use netsum_proto::operations::{Fragments, Submission};
@@ -19,18 +18,19 @@ use netsum_wire::{
 };
 
 use crate::PATIENCE;
+use crate::datagram::Spoofer;
 use crate::kinds::To;
+use crate::network::{ATTACKER, MEMBER, Network, OTHERS, SERVER, SWITCH, WORKERS_FROM};
 
 pub const JOB: u32 = 1;
 pub const OTHER_JOB: u32 = 2;
 pub const EPOCH: u16 = 5;
 /// First byte of the tag of a sealed packet.
 pub const TAG_AT: usize = SEALED_HEADER_LEN - 8;
-const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const ROW: u16 = 1408;
 const WINDOW: u16 = 64;
 const SLOTS: u32 = 256;
-const WORKERS: usize = 3;
+pub const WORKERS: usize = 3;
 /// Enough for several windows.
 const NUMEL: usize = 60_000;
 
@@ -44,36 +44,32 @@ pub struct Rig {
     _others: Vec<(WorkerDriver, Receiver<Event>)>,
     pub outsider: UdpSocket,
     pub member: UdpSocket,
+    /// Send in a worker's name to the switch, and in the switch's name to workers.
+    spoofers: Option<[Spoofer; 2]>,
     up: Vec<(SocketAddr, SocketAddr)>,
     down: Vec<(SocketAddr, SocketAddr)>,
+    _network: Network,
 }
 
 impl Rig {
     /// A switch to which all workers are connected, and a server behind it.
-    pub fn atp(mac: Mac) -> Rig {
-        let rows = 64 * usize::from(WINDOW);
-        let switches = vec![switch(), start(Role::Server { row_bytes: ROW, rows })];
-        let (middle, server) = (switches[0].local_addr(), switches[1].local_addr());
-        Rig::of(
-            "atp",
-            Wire { protocol: Protocol::Atp, mac },
-            switches,
-            &[(middle, server)],
-            |job, ranks| {
-                let key = (JobId(job), Epoch(EPOCH), TreeId(0));
-                (atp_leases(key, ranks, middle, server), move |rank| atp_worker(key, rank))
-            },
-        )
+    pub fn atp(network: Network, mac: Mac) -> Rig {
+        let server = Role::Server { row_bytes: ROW, rows: 64 * usize::from(WINDOW) };
+        let wire = Wire { protocol: Protocol::Atp, mac };
+        Rig::of("atp", network, wire, vec![switch(), server], |job, ranks, switches| {
+            let key = (JobId(job), Epoch(EPOCH), TreeId(0));
+            (atp_leases(key, ranks, switches[0], switches[1]), move |rank| atp_worker(key, rank))
+        })
     }
 
     /// One switch with static pools.
     pub fn switchml(mac: Mac) -> Rig {
         Rig::of(
             "switchml",
+            Network::Loopback,
             Wire { protocol: Protocol::Switchml, mac },
             vec![switch()],
-            &[],
-            |job, ranks| {
+            |job, ranks, _| {
                 let (job, epoch) = (JobId(job), Epoch(EPOCH));
                 let (workers, slots) = (ranks.to_vec(), WINDOW);
                 let lease = switchml::Lease { job, epoch, workers, slots, fragment_bytes: ROW };
@@ -95,10 +91,10 @@ impl Rig {
     pub fn panama(mac: Mac) -> Rig {
         Rig::of(
             "panama",
+            Network::Loopback,
             Wire { protocol: Protocol::Panama, mac },
             vec![switch()],
-            &[],
-            |job, ranks| {
+            |job, ranks, _| {
                 let (job, epoch, tree) = (JobId(job), Epoch(EPOCH), TreeId(0));
                 let child = |(i, &port): (usize, &SocketAddr)| panama::Child {
                     port,
@@ -132,21 +128,26 @@ impl Rig {
         )
     }
 
-    /// `between`: neighbours among the switches, by the direction of contributions. `job`: the leases of a job's ranks
-    /// with the number of their switch, and the configuration of each worker.
+    /// `roles`: of the switch that all workers are connected to, and of what is behind it. `job`: the leases of a job's
+    /// ranks with the number of their switch, and the configuration of each worker.
     fn of<C: Fn(usize) -> WorkerConfig>(
         name: &'static str,
+        network: Network,
         wire: Wire,
-        switches: Vec<SwitchDriver>,
-        between: &[(SocketAddr, SocketAddr)],
-        job: impl Fn(u32, &[SocketAddr]) -> (Vec<(usize, Lease<SocketAddr>)>, C),
+        roles: Vec<Role>,
+        job: impl Fn(u32, &[SocketAddr], &[SocketAddr]) -> (Vec<(usize, Lease<SocketAddr>)>, C),
     ) -> Rig {
-        let [outsider, member] = [0; 2].map(|port| UdpSocket::bind((LOCALHOST, port)).unwrap());
-        let workers: Vec<_> =
-            (0..WORKERS).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
-        let others: Vec<_> =
-            (0..WORKERS - 1).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
-        let entrance = switches[0].local_addr();
+        let [outsider, member] = [ATTACKER, MEMBER].map(|node| {
+            let at = (network.ip(node), 0);
+            network.run(node, move || UdpSocket::bind(at).unwrap())
+        });
+        let spoofers = [ATTACKER, SWITCH].map(|node| network.run(node, Spoofer::new));
+        let workers = network.workers(WORKERS_FROM..WORKERS_FROM + WORKERS);
+        let others = network.workers(OTHERS..OTHERS + WORKERS - 1);
+        let start = |(node, role)| network.switch(node, role);
+        let switches: Vec<_> = [SWITCH, SERVER].into_iter().zip(roles).map(start).collect();
+        let switches_at: Vec<_> = switches.iter().map(SwitchDriver::local_addr).collect();
+        let entrance = switches_at[0];
         let address = |(worker, _): &(WorkerDriver, _)| worker.local_addr();
         let at: Vec<SocketAddr> = workers.iter().map(address).collect();
         let mut others_at: Vec<SocketAddr> = others.iter().map(address).collect();
@@ -154,7 +155,7 @@ impl Rig {
         for (id, key, ranks, drivers) in
             [(JOB, Key::Own, &at, &workers), (OTHER_JOB, Key::Other, &others_at, &others)]
         {
-            let (leases, config) = job(id, ranks);
+            let (leases, config) = job(id, ranks, &switches_at);
             for (switch, lease) in leases {
                 // The server has one neighbour, the switch.
                 let hops =
@@ -169,15 +170,55 @@ impl Rig {
         let held: Vec<_> =
             others.iter().map(|(worker, _)| submit(worker, 1, vec![1; 4 * NUMEL])).collect();
         drop(held);
-        let up = [&[(at[0], entrance)], between].concat();
+        let up = vec![(at[0], entrance)];
         let down = at.iter().map(|&worker| (entrance, worker)).collect();
-        Rig { name, wire, switches, workers, _others: others, outsider, member, up, down }
+        let [to_switch, to_workers] = spoofers;
+        let spoofers = to_switch.zip(to_workers).map(|(up, down)| [up, down]);
+        Rig {
+            name,
+            wire,
+            switches,
+            workers,
+            _others: others,
+            outsider,
+            member,
+            spoofers,
+            up,
+            down,
+            _network: network,
+        }
+    }
+
+    /// Waits until the kernel serves both jobs. False, with a line, where there is no switch in the kernel.
+    #[cfg(feature = "xdp")]
+    pub fn await_kernel(&self) -> bool {
+        let switch = &self.switches[0];
+        if !switch.in_kernel() {
+            println!("skipped: no in-kernel switch here");
+            return false;
+        }
+        let end = std::time::Instant::now() + PATIENCE;
+        let served = || switch.snapshot().unwrap().slots.iter().filter(|s| s.in_kernel).count();
+        while served() < 2 {
+            assert!(std::time::Instant::now() < end, "the kernel serves {} jobs of 2", served());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        true
+    }
+
+    /// Whether raw sockets are allowed here.
+    pub fn can_spoof(&self) -> bool {
+        self.spoofers.is_some()
+    }
+
+    pub fn spoofer(&self, to: To) -> Option<&Spoofer> {
+        self.spoofers.as_ref().map(|[up, down]| if to == To::Switch { up } else { down })
     }
 
     /// Pairs of a neighbour and the target.
     pub fn targets(&self, to: To) -> &[(SocketAddr, SocketAddr)] {
         match to {
-            To::Switch => &self.up[..1],
+            To::Switch => &self.up,
             To::Worker => &self.down,
         }
     }
@@ -241,20 +282,9 @@ fn submit(worker: &WorkerDriver, id: u64, bytes: Vec<u8>) -> Buffer {
     buffer
 }
 
-fn start(role: Role) -> SwitchDriver {
-    let bind = SocketAddr::new(LOCALHOST, 0);
-    let socket = SocketOptions::default();
-    SwitchDriver::start(&SwitchOptions { bind, memory: 16 << 20, role, socket }).unwrap()
-}
-
-fn switch() -> SwitchDriver {
-    let policy = Policy::FirstCome;
-    start(Role::Switch(atp::SwitchConfig {
-        slots: SLOTS,
-        row_bytes: ROW,
-        policy,
-        straggler_ns: 20_000_000,
-    }))
+fn switch() -> Role {
+    let (policy, straggler_ns) = (Policy::FirstCome, 20_000_000);
+    Role::Switch(atp::SwitchConfig { slots: SLOTS, row_bytes: ROW, policy, straggler_ns })
 }
 
 fn atp_leases(

@@ -6,6 +6,7 @@
 
 mod fabric;
 mod lossy;
+#[path = "../common/namespace.rs"]
 mod namespace;
 mod seals;
 mod vectors;
