@@ -111,12 +111,14 @@ impl Thread {
             match self.batch.recv(&self.socket) {
                 Ok(0) => {
                     self.policer.drained(self.clock.now());
+                    self.thin_out();
                     self.socket.wait(&self.wake, SLEEP);
                 }
                 Ok(messages) => {
                     let now = self.clock.now();
                     if self.policer.is_due(now) {
                         self.policer.regulate(now, self.socket.backlog());
+                        self.thin_out();
                     }
                     for message in 0..messages {
                         self.take(now, message)?;
@@ -130,6 +132,13 @@ impl Thread {
     fn receive_failed(&mut self, error: &io::Error) {
         tracing::error!(address = %self.local, %error, "receiving failed");
         self.socket.wait(&self.wake, AFTER_ERROR);
+    }
+
+    /// Lets the system drop a part of floods.
+    fn thin_out(&mut self) {
+        if let Some(thinned) = self.policer.thinned() {
+            self.socket.thin_out(&self.ports.senders(&thinned));
+        }
     }
 
     /// Passes a datagram's packets to the line of their sender.

@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use netsum_proto::PortId;
+use netsum_proto::policer::Thinned;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Neighbour;
-use crate::udp::{Sent, Traffic};
+use crate::udp::{Sent, ThinnedSender, Traffic};
 
 /// The ports in use and their received traffic.
 #[derive(Default)]
@@ -93,6 +94,15 @@ impl Ports {
     /// Address of a port in use.
     pub(crate) fn address(&self, port: PortId) -> SocketAddr {
         self.ports[port.0 as usize].account.address
+    }
+
+    /// Addresses of ports in use whose packets are thinned out.
+    pub(crate) fn senders(&self, thinned: &[Thinned]) -> Vec<ThinnedSender> {
+        let sender = |&Thinned { port, halvings }| {
+            let address = self.address(port);
+            ThinnedSender { address, halvings }
+        };
+        thinned.iter().map(sender).collect()
     }
 
     /// Counts received traffic.

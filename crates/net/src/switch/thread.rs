@@ -111,6 +111,7 @@ impl Thread {
                 Ok(0) if busy.elapsed() < self.socket.spin() => std::hint::spin_loop(),
                 Ok(0) => {
                     self.policer.drained(self.clock.now());
+                    self.thin_out();
                     self.socket.wait(&self.wake, self.until_timeout());
                     self.keep_time();
                 }
@@ -130,6 +131,7 @@ impl Thread {
         let now = self.clock.now();
         if self.policer.is_due(now) {
             self.policer.regulate(now, self.socket.backlog());
+            self.thin_out();
         }
         // Bytes sent before this call that have not left yet; the output of the last call may be a burst.
         let congested = !self.slots.is_idle() && self.socket.queued() > MARK_BYTES;
@@ -188,6 +190,14 @@ impl Thread {
                 let _ = self.switch.handle(now, port, ce, &header, &payload);
             }
             self.ports.received(port, message.ce, packets, bytes);
+        }
+    }
+
+    /// Lets the system drop a part of floods.
+    #[inline]
+    fn thin_out(&mut self) {
+        if let Some(thinned) = self.policer.thinned() {
+            self.socket.thin_out(&self.ports.senders(&thinned));
         }
     }
 

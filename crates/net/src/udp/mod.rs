@@ -9,11 +9,13 @@ mod backlog;
 mod recv;
 mod send;
 mod socket;
+mod thin;
 mod wake;
 
 pub use recv::{BatchSpan, Message, RecvBatch};
 pub use send::{SendBatch, SendFailures, Sent};
 pub use socket::{Socket, SocketOptions, SocketReport};
+pub use thin::ThinnedSender;
 pub use wake::Wake;
 
 use std::ops::AddAssign;

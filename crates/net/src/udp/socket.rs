@@ -13,6 +13,7 @@ use socket2::{Domain, Protocol, Type};
 
 use super::address::{self, RawAddress};
 use super::backlog;
+use super::thin::{self, ThinnedSender};
 use super::wake::Wake;
 use crate::NetError;
 
@@ -126,6 +127,14 @@ impl Socket {
     /// State of the receive buffer.
     pub fn backlog(&self) -> Backlog {
         backlog::of_socket(self.fd())
+    }
+
+    /// Makes the system drop a part of the packets of these senders, and of no others, before they take room in the
+    /// receive buffer.
+    pub fn thin_out(&self, senders: &[ThinnedSender]) {
+        if let Err(error) = thin::set(self.fd(), senders) {
+            tracing::warn!(address = %self.local, %error, "the system cannot drop a part of a flood");
+        }
     }
 
     /// How long a thread polls for packets before it sleeps.

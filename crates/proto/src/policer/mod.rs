@@ -8,7 +8,9 @@
 //!   how full the socket's receive buffer is. While that fills up, tenants are cut to a common rate at which their
 //!   demands add up to less than what the switch has just processed; tenants that send less are not affected. The
 //!   driver empties the socket faster then, because dropping costs little. When the buffer is empty again the rate rises
-//!   until nobody is cut.
+//!   until nobody is cut. A tenant that sends much more than the common rate is thinned out before that, by the system:
+//!   the driver drops a part of the packets of its senders ([`Policer::thinned`]) where they cost neither the buffer nor
+//!   the thread.
 //!
 //! The unit of the fair share is bytes, plus 512 per packet, which is about what packets cost a processor.
 //! A packet counts for the tenant of its job only if the sender is a neighbour of that job, and else for the sender's own
@@ -103,6 +105,17 @@ pub struct Policer {
     period: u32,
     /// Cost of packets in that interval that no job accounts for.
     strange: u64,
+    /// Whether the senders that the driver is to thin out may be others than when it last asked.
+    thins_others: bool,
+}
+
+/// A sender of whose packets the driver drops a part before they reach the receive buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thinned {
+    /// The sender.
+    pub port: PortId,
+    /// One of 2^`halvings` packets is left.
+    pub halvings: u8,
 }
 
 #[derive(Debug)]
@@ -117,6 +130,12 @@ struct Tenant {
     period: u32,
     arrived: u64,
     passed: u64,
+    /// Cost of what has arrived since the share last changed.
+    recent: u64,
+    /// What the tenant sends, in cost per second, thinned packets included; kept up to date while there is a share.
+    demand: u64,
+    /// One of 2^`halvings` of its packets arrives.
+    halvings: u8,
     counters: TenantCounters,
 }
 
@@ -128,6 +147,10 @@ const PACKET_COST: u64 = 512;
 const HEADROOM: u64 = 7;
 /// The fair share is raised by one part in this many.
 const RAISE: u64 = 16;
+/// Most senders that are thinned out at a time: the system compares each packet with all of them.
+pub const THINNED_MOST: usize = 64;
+/// At least one of 2^12 packets is left, by which the switch notices that a flood has ended.
+const HALVINGS_MOST: u8 = 12;
 /// Buckets hold this much of their rate, and at least a few trains of packets.
 const BURST_NS: u64 = 10_000_000;
 const BURST_BYTES: u64 = 256 << 10;
@@ -167,6 +190,7 @@ impl Policer {
             self.senders.insert((port, job), tenant);
             attribute(&mut self.only, port, tenant);
         }
+        self.thins_others |= self.tenants[tenant].halvings > 0;
         self.last = None;
     }
 
@@ -175,6 +199,7 @@ impl Policer {
         self.jobs.retain(|job, _| jobs.contains(job));
         self.senders.retain(|(port, job), _| ports.contains(port) && jobs.contains(job));
         self.last = None;
+        self.thins_others |= self.tenants.iter().any(|tenant| tenant.halvings > 0);
         self.forget_tenants();
         self.only.clear();
         for (&(port, _), &tenant) in &self.senders {
@@ -264,8 +289,10 @@ impl Policer {
     pub fn regulate(&mut self, now: Time, backlog: Backlog) {
         let elapsed_ns = now.since(self.measured_since).max(1);
         let before = std::mem::replace(&mut self.backlog, backlog);
-        let overflows = backlog.dropped > before.dropped;
-        let grows = backlog.queued >= before.queued;
+        // The system counts packets that were thinned out like those for which there was no room.
+        let thins = self.tenants.iter().any(|tenant| tenant.halvings > 0);
+        let overflows = backlog.dropped > before.dropped && !thins;
+        let grows = backlog.queued >= before.queued || backlog.queued > backlog.limit / 8 * 7;
         if backlog.queued > backlog.limit / 2 && grows || overflows {
             self.cut(now, elapsed_ns);
         } else if backlog.queued <= backlog.limit / 4 && self.share.is_some() {
@@ -277,31 +304,73 @@ impl Policer {
     /// Cuts the largest tenants until all demands fit into a part of what was processed. Where strangers send more than
     /// all tenants, that would not help.
     fn cut(&mut self, now: Time, elapsed_ns: u64) {
-        let per_s = |cost: u64| {
-            let rate = u128::from(cost) * 1_000_000_000 / u128::from(elapsed_ns);
-            u64::try_from(rate).unwrap_or(u64::MAX)
-        };
         let busy = || self.tenants.iter().filter(|tenant| tenant.period == self.period);
-        let mut demands: Vec<u64> = busy().map(|tenant| per_s(tenant.arrived)).collect();
+        let demand = |tenant: &Tenant| per_s(tenant.whole(tenant.arrived), elapsed_ns);
+        let mut demands: Vec<u64> = busy().map(demand).collect();
         let passed: u64 = busy().map(|tenant| tenant.passed).sum();
         if self.strange > busy().map(|tenant| tenant.arrived).sum() {
             return;
         }
-        let level = share::water_level(&mut demands, per_s(passed) / 8 * HEADROOM);
+        let capacity = per_s(passed, elapsed_ns) / 8 * HEADROOM;
+        let level = share::water_level(&mut demands, capacity);
         if let Some(level) = level {
             self.share = Some(level.max(SHARE_LEAST));
             self.highest = demands.last().copied().unwrap_or(0);
             self.changed = now;
+            let period = self.period;
+            for tenant in &mut self.tenants {
+                let is_busy = tenant.period == period;
+                tenant.demand = if is_busy { demand(tenant) } else { 0 };
+            }
+            self.thin();
         }
     }
 
     /// Raises the fair share a little, so that overload returns slowly; lifts it if nobody has sent more.
     fn raise(&mut self, now: Time) {
-        if now.since(self.changed) >= INTERVAL_NS {
+        let elapsed_ns = now.since(self.changed);
+        if elapsed_ns >= INTERVAL_NS {
             self.changed = now;
             let raised = self.share.map(|share| share.saturating_add(share / RAISE));
             self.share = raised.filter(|&share| share <= self.highest);
+            for tenant in &mut self.tenants {
+                // Few packets may be left of a flood, and not in every interval.
+                let demand = per_s(tenant.whole(tenant.recent), elapsed_ns);
+                tenant.demand = demand.max(tenant.demand / 2);
+            }
+            self.thin();
         }
+    }
+
+    /// Decides which tenants are thinned out, and how much: twice their share is left, so that the buckets decide.
+    fn thin(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.recent = 0;
+            let left = self.share.map_or(u64::MAX, |share| share.saturating_mul(2));
+            let halvings = (tenant.demand / left.max(1)).checked_ilog2().unwrap_or(0);
+            let halvings = u8::try_from(halvings).unwrap_or(HALVINGS_MOST).min(HALVINGS_MOST);
+            self.thins_others |= tenant.halvings != halvings;
+            tenant.halvings = halvings;
+        }
+    }
+
+    /// The senders of whose packets the driver is to drop a part before they reach the receive buffer, if they are
+    /// others than those of the last answer. At most [`THINNED_MOST`]: those of the largest floods.
+    #[inline]
+    pub fn thinned(&mut self) -> Option<Vec<Thinned>> {
+        std::mem::take(&mut self.thins_others).then(|| self.find_thinned())
+    }
+
+    fn find_thinned(&self) -> Vec<Thinned> {
+        // A port with jobs of several tenants is a switch's: all of them would suffer.
+        let of_one = self.only.iter().filter_map(|(&port, tenant)| Some((port, (*tenant)?)));
+        let mut all: Vec<Thinned> = of_one
+            .map(|(port, tenant)| Thinned { port, halvings: self.tenants[tenant].halvings })
+            .filter(|thinned| thinned.halvings > 0)
+            .collect();
+        all.sort_unstable_by_key(|thinned| (u8::MAX - thinned.halvings, thinned.port.0));
+        all.truncate(THINNED_MOST);
+        all
     }
 
     fn measure_from(&mut self, now: Time) {
@@ -321,6 +390,11 @@ impl Policer {
         let tenants = self.tenants.iter().filter(move |tenant| named(tenant));
         tenants.filter_map(|tenant| Some((tenant.owner.tenant.as_ref()?, &tenant.counters)))
     }
+}
+
+fn per_s(cost: u64, elapsed_ns: u64) -> u64 {
+    let rate = u128::from(cost) * 1_000_000_000 / u128::from(elapsed_ns);
+    u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
 /// The fair share is never less, in cost per second: some hundred packets.
@@ -346,8 +420,16 @@ impl Tenant {
             period: 0,
             arrived: 0,
             passed: 0,
+            recent: 0,
+            demand: 0,
+            halvings: 0,
             counters: TenantCounters::default(),
         }
+    }
+
+    /// What was sent, if `arrived` of it arrived.
+    fn whole(&self, arrived: u64) -> u64 {
+        arrived.saturating_mul(1 << self.halvings)
     }
 
     /// Begins a new account in a new interval.
@@ -362,6 +444,7 @@ impl Tenant {
     fn admit(&mut self, now: Time, share: Option<Size>, bytes: u64) -> Verdict {
         let cost = bytes + PACKET_COST;
         self.arrived += cost;
+        self.recent += cost;
         let RateLimit { bytes_per_s, packets_per_s } = self.owner.limit;
         let of_bytes = bytes_per_s.map(|rate| Size { rate, depth: depth(rate, BURST_BYTES) });
         let of_packets = packets_per_s.map(|rate| Size { rate, depth: depth(rate, BURST_PACKETS) });
