@@ -307,8 +307,7 @@ impl World {
 
     /// Ends a job by an operator's command.
     pub(super) fn stop_job(&mut self, number: usize) {
-        let Some(job) = self.jobs[number].id else { return };
-        if let Some(place) = self.leader_place() {
+        if let Some((place, job)) = self.number_at_leader(number) {
             let reason = "stopped by an operator".to_owned();
             let _ = self.decide(place, Happens::StopJob { job, reason });
         }
@@ -316,13 +315,22 @@ impl World {
 
     /// Gives a job new keys by an operator's command.
     pub(super) fn rekey_job(&mut self, number: usize) {
-        let Some(job) = self.jobs[number].id else { return };
-        if let Some(place) = self.leader_place() {
+        if let Some((place, job)) = self.number_at_leader(number) {
             // Different at every time.
             let secret = u128::from(self.queue.now()).to_be_bytes();
             let key = JobKey::new(Mac::SipHash, secret);
             let _ = self.decide(place, Happens::RekeyJob { job, key });
         }
+    }
+
+    /// The leader, and a job's number as it shows it to operators. A controller that has lost its store knows nothing of
+    /// earlier jobs, and may have given the number to another.
+    fn number_at_leader(&self, number: usize) -> Option<(Place, u32)> {
+        let place = self.leader_place()?;
+        let state = self.controllers[self.controller_index(place)?].state()?;
+        let job = &self.jobs[number];
+        let known = job.incarnation == state.incarnation();
+        job.id.filter(|_| known).map(|id| (place, id))
     }
 
     /// The request that creates a job.
