@@ -13,8 +13,8 @@ from rich.console import Console
 
 from figure import Claim
 from netsum import sim
-from netsum.demo.curves import chart
-from netsum.sim import report
+from netsum.pages import STYLE
+from netsum.pages.curves import chart
 
 HERE = Path(__file__).parent
 SCALES = ("small", "medium", "full")
@@ -69,7 +69,7 @@ def names() -> list[str]:
 def _picture(plots: list[Plot]) -> str:
     """The plots below each other, each with its own colours."""
     height = 270
-    style = report.STYLE.read_text().replace("svg text", "text")
+    style = STYLE.read_text().replace("svg text", "text")
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 760 {height * len(plots)}">',
         f'<style>{style}</style><rect width="100%" height="100%" style="fill: var(--card)"/>',

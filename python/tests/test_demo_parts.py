@@ -5,11 +5,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from netsum.demo.curves import chart
-from netsum.demo.picture import draw
 from netsum.demo.runner import Record
 from netsum.fabric.builtin import demo_toml
 from netsum.fabric.description import Description
+from netsum.pages.curves import chart
+from netsum.pages.fabric import draw
 
 
 def record(times: list[float]) -> Record:
@@ -37,7 +37,7 @@ def test_charts_are_well_formed():
 def test_all_lines_of_a_chart_have_a_colour_and_all_names_stand_inside():
     series = {f"a scheme of number {i}": [(0, i), (1, 2 * i + 1)] for i in range(11)}
     root = ElementTree.fromstring(chart("A title of some length", " ms", "time", series))
-    css = resources.files("netsum.sim").joinpath("report.css").read_text()
+    css = resources.files("netsum.pages").joinpath("style.css").read_text()
     lines = [*root.findall("polyline"), *root.findall("line")]
     for name in {part for line in lines for part in line.get("class").split() if part.startswith("series")}:
         assert f".{name} {{ stroke" in css

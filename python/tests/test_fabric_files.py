@@ -3,10 +3,10 @@
 import pytest
 
 from netsum.demo.meter import LinkMeter
-from netsum.demo.ring import ring_link_bytes, shortest_paths
 from netsum.fabric.builtin import demo_toml
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
+from netsum.fabric.ring import ring_link_bytes, shortest_paths
 from netsum.fabric.sockets import split_address
 
 

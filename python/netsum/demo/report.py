@@ -1,27 +1,23 @@
 """The demo's report: one self-contained HTML file, for light and dark screens."""
 
 from html import escape
-from pathlib import Path
 from typing import Any
 
-from netsum.demo.curves import chart
-from netsum.demo.picture import draw
 from netsum.demo.result import placement
 from netsum.demo.runner import Record
 from netsum.demo.session import Outcome
 from netsum.demo.show import collectives, megabytes
 from netsum.demo.workloads import WORKLOADS
-
-_STYLE = Path(__file__).with_name("report.css")
+from netsum.pages import cards, figure, page, table
+from netsum.pages.curves import chart
+from netsum.pages.fabric import draw
 
 
 def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> str:
     """The page of an outcome. complaints: violated expectations."""
-    return "\n".join(
+    return page(
+        "netsum demo",
         [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>netsum demo</title><style>{_STYLE.read_text()}</style></head><body>",
             "<h1>Training through a network that adds</h1>",
             f'<p class="lead">{_lead(result)}</p>',
             *[f'<p class="bad">{escape(text)}</p>' for text in complaints],
@@ -32,11 +28,10 @@ def render(outcome: Outcome, result: dict[str, Any], complaints: list[str]) -> s
             _curves(outcome),
             *([_killed(outcome, result)] if outcome.killed else []),
             "<h2>Collectives of the last steps</h2>",
-            _collectives(result),
+            table(("operation", "calls", "mean size", "by"), collectives(result)),
             "<h2>Bytes per link</h2>",
             _link_table(result),
-            "</body></html>",
-        ]
+        ],
     )
 
 
@@ -58,17 +53,14 @@ def _cards(result: dict[str, Any]) -> str:
     aside = f"; {megabytes(result['host_path_bytes'])} more went between hosts" if result["pauses"] or by_hosts else ""
     workload = WORKLOADS[result["workload"]]
     score = {side: workload.words(value) for side, value in result[workload.score].items()}
-    cards = [
-        (score["netsum"], f"{workload.score_name}; Gloo {score['gloo']}"),
-        (f"{step['netsum'] * 1e3:.1f} ms", f"median step; Gloo {step['gloo'] * 1e3:.1f} ms"),
-        (f"{saved:.0%}", f"of a ring's bytes on the rack uplinks{aside}"),
-        ("identical" if result["bit_identical"] else "DIFFERENT", "bits of the parameters on all ranks"),
-        (f"{sums['wrong_elements']} wrong", f"elements in {sums['checked']} control sums of known value"),
-    ]
-    return (
-        '<div class="cards">'
-        + "".join(f'<div class="card"><b>{b}</b><span>{s}</span></div>' for b, s in cards)
-        + "</div>"
+    return cards(
+        [
+            (score["netsum"], f"{workload.score_name}; Gloo {score['gloo']}"),
+            (f"{step['netsum'] * 1e3:.1f} ms", f"median step; Gloo {step['gloo'] * 1e3:.1f} ms"),
+            (f"{saved:.0%}", f"of a ring's bytes on the rack uplinks{aside}"),
+            ("identical" if result["bit_identical"] else "DIFFERENT", "bits of the parameters on all ranks"),
+            (f"{sums['wrong_elements']} wrong", f"elements in {sums['checked']} control sums of known value"),
+        ]
     )
 
 
@@ -94,7 +86,7 @@ def _curves(outcome: Outcome) -> str:
         chart(workload.score_name, unit, "epoch", score),
         _progress_chart(outcome.shown, outcome),
     ]
-    return "".join(f"<figure>{svg}</figure><br>" for svg in charts)
+    return "<br>".join(figure(svg) for svg in charts)
 
 
 def _progress_chart(record: Record, outcome: Outcome) -> str:
@@ -106,7 +98,7 @@ def _progress_chart(record: Record, outcome: Outcome) -> str:
 
 
 def _killed(outcome: Outcome, result: dict[str, Any]) -> str:
-    rows = "".join(f"<tr><td>{escape(p['what'])}</td><td>{p['seconds']:.2f} s</td></tr>" for p in result["pauses"])
+    rows = [(p["what"], f"{p['seconds']:.2f} s") for p in result["pauses"]]
     first = outcome.kills[0].at_unix_s
     plans = [(plan["at_unix_s"], f"rank 0: {plan['what'].rstrip('; ')}") for plan in result["plans"]]
     fault_events = sorted([*outcome.fault_events, *plans])
@@ -118,26 +110,18 @@ def _killed(outcome: Outcome, result: dict[str, Any]) -> str:
         else '<span class="bad">The result differs from a run in which nothing was killed.</span>'
     )
     return (
-        "<h2>What was killed</h2><table><tr><th>what</th><th>longest step after it, beyond the usual</th></tr>"
-        f"{rows}</table><ul>{story}</ul><p>{verdict}</p>"
+        f"<h2>What was killed</h2>{table(('what', 'longest step after it, beyond the usual'), rows)}"
+        f"<ul>{story}</ul><p>{verdict}</p>"
     )
-
-
-def _collectives(result: dict[str, Any]) -> str:
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in collectives(result)
-    )
-    return f"<table><tr><th>operation</th><th>calls</th><th>mean size</th><th>by</th></tr>{rows}</table>"
 
 
 def _link_table(result: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><td>{escape(name)}</td><td>{megabytes(c['netsum'])}</td><td>{megabytes(c['ring'])}</td>"
-        f"<td>{c['netsum'] / c['ring']:.2f}</td></tr>"
+    rows = [
+        (name, megabytes(c["netsum"]), megabytes(c["ring"]), f"{c['netsum'] / c['ring']:.2f}")
         for name, c in result["link_bytes"].items()
-    )
+    ]
     return (
-        f"<table><tr><th>link</th><th>netsum</th><th>ring</th><th>ratio</th></tr>{rows}</table>"
+        f"{table(('link', 'netsum', 'ring', 'ratio'), rows)}"
         f'<p class="lead">Both directions together. Hosts also sent each other {megabytes(result["host_path_bytes"])} '
         "directly, which no switch counts: the start of the job, what hosts do according to the table above, and sums "
         "made while a tree was away. "

@@ -5,11 +5,11 @@ import platform
 import time
 from typing import Any
 
-from netsum.demo.ring import ring_link_bytes
 from netsum.demo.runner import RANKS
 from netsum.demo.session import Outcome
 from netsum.demo.workloads import WORKLOADS
 from netsum.fabric.description import Description
+from netsum.fabric.ring import ring_link_bytes
 
 CONTROL_BYTES = 4 * 8192
 """Bytes of the control sum of every step: ELEMENTS of `control_sum`, four bytes each."""

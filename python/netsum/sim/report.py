@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from netsum.demo.curves import chart
+from netsum.pages import figure, page
+from netsum.pages.curves import chart
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
 from netsum.sim.runner import REPORT
 
-STYLE = Path(__file__).with_name("report.css")
 # PANAMA's border between short and long flows is 40 MB; the borders below it follow the importance of latency.
 _SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.inf, "40 MB and more"))
 _POINTS = 200
@@ -38,11 +38,9 @@ def render(result: Result) -> str:
     )
     lead += f", and {unfinished(result)}." if result.unfinished_jobs else "."
     notes = "".join(f"<li>{escape(note)}</li>" for note in [*summary["notes"], *summary["refused"]])
-    return "\n".join(
+    return page(
+        summary["name"],
         [
-            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(summary['name'])}</title><style>{STYLE.read_text()}</style></head><body>",
             f"<h1>{escape(summary['name'])}</h1>",
             f'<p class="lead">{lead}</p><ul>{notes}</ul>',
             *_flows(result),
@@ -51,8 +49,7 @@ def render(result: Result) -> str:
             *_links(result),
             "<h2>Configuration</h2>",
             f"<pre>{escape((result.folder / 'effective.toml').read_text())}</pre>",
-            "</body></html>",
-        ]
+        ],
     )
 
 
@@ -74,7 +71,7 @@ def _flows(result: Result) -> list[str]:
     picture = []
     if series:
         picture = [
-            _figure(
+            figure(
                 chart("Flow completion times", "", "log10 of microseconds", series),
                 "Share of the flows that took no longer, by size.",
             )
@@ -100,7 +97,7 @@ def _steps(result: Result) -> list[str]:
     picture = []
     if series:
         picture = [
-            _figure(chart("Reducing, per step", " ms", "milliseconds", series), "From first gradient to last sum.")
+            figure(chart("Reducing, per step", " ms", "milliseconds", series), "From first gradient to last sum.")
         ]
     return [
         "<h2>Training jobs</h2>",
@@ -129,8 +126,8 @@ def _samples(result: Result) -> list[str]:
     return [
         "<h2>Sampled links</h2>",
         more,
-        _figure(chart("Rate", " Gbit/s", "milliseconds", rates), "Headers included."),
-        _figure(chart("Queue", " packets", "milliseconds", queues), "Packets that wait, at the moment of the sample."),
+        figure(chart("Rate", " Gbit/s", "milliseconds", rates), "Headers included."),
+        figure(chart("Queue", " packets", "milliseconds", queues), "Packets that wait, at the moment of the sample."),
     ]
 
 
@@ -149,7 +146,7 @@ def _links(result: Result) -> list[str]:
             f"Blue is idle, red is busy all the time{of}. Of two lines the left one is the way up, of level ones the "
         )
         note += "upper one the way to the right. Hover for figures."
-        figures.append(_figure(heat_map(links, hosts), note))
+        figures.append(figure(heat_map(links, hosts), note))
     return ["<h2>Links</h2>", *figures]
 
 
@@ -165,7 +162,3 @@ def _table(distribution: dict[str, Any], name: str) -> str:
     head = "".join(f"<th>{key}</th>" for key in ["", "count", *keys])
     cells = "".join(f"<td>{distribution[key]:,.2f}</td>" for key in keys)
     return f"<table><tr>{head}</tr><tr><td>{escape(name)}</td><td>{distribution['count']:,}</td>{cells}</tr></table>"
-
-
-def _figure(svg: str, caption: str) -> str:
-    return f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>"

@@ -1,0 +1,41 @@
+"""Self-contained HTML pages for light and dark screens: of the demo, of simulations, of jobs.
+
+`curves` draws lines, `fabric` a fabric with the load of its links.
+"""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+STYLE = Path(__file__).with_name("style.css")
+
+
+def page(title: str, parts: Iterable[str]) -> str:
+    """A page of parts in HTML. title: plain text."""
+    return "\n".join(
+        [
+            '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{STYLE.read_text()}</style></head><body>",
+            *parts,
+            "</body></html>",
+        ]
+    )
+
+
+def cards(pairs: Iterable[tuple[str, str]]) -> str:
+    """Figures in large type, each with its explanation below; plain text."""
+    each = (f'<div class="card"><b>{escape(b)}</b><span>{escape(s)}</span></div>' for b, s in pairs)
+    return f'<div class="cards">{"".join(each)}</div>'
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of plain text."""
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def figure(svg: str, caption: str = "") -> str:
+    """A picture. caption: plain text."""
+    return f"<figure>{svg}{f'<figcaption>{escape(caption)}</figcaption>' if caption else ''}</figure>"
