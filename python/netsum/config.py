@@ -31,6 +31,7 @@
 | NETSUM_PLAN_SHARES | which shares of a plan adapt to the traffic: `same-order`, `any`, or `plan`: none | same-order |
 | NETSUM_PLAN_MEASURE | 1: measure the plan's links at the start, for `stats()["links"]` | 0 |
 | NETSUM_RECORDER | folder to which ranks write their last operations when one fails, or on SIGUSR1 | none |
+| NETSUM_REPORT | folder to which each rank writes a file about its steps, for `netsum report` | none |
 | NETSUM_MEETING | `host:port` at which ranks connect to rank 0 without torch | MASTER_ADDR:MASTER_PORT |
 | NETSUM_TOKEN | their secret, 16 or more characters; `none`: anybody may join | drawn by `netsum run` |
 | NETSUM_TORCH_SHAPE | `auto`, or `backend` for torch's hooks, at 5 µs more per call | auto |

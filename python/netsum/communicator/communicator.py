@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from netsum import NetsumError, Unsupported, traces
+from netsum import NetsumError, Unsupported
 from netsum.communicator.memory import Memory, memory
 from netsum.communicator.pending import Pending
-from netsum.recorder import watch
+from netsum.recorder import closing, watch
+from netsum.report import recording
 from netsum.reports import GroupStats
 
 if TYPE_CHECKING:
@@ -173,13 +174,14 @@ class Communicator:
 
     def close(self) -> None:
         """Leave the group in an orderly way; later calls raise."""
-        traces.flush()
+        closing(self.core)
         self.core.close()
         self._held.clear()
 
     def abort(self, reason: str) -> None:
         """Fail all operations in flight, here and at all other ranks, and every later call."""
         self.core.abort(reason)
+        recording.finish(self.core)
 
     def __enter__(self) -> "Communicator":
         return self

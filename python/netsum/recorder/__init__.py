@@ -7,6 +7,6 @@ group fails (time-out, lost rank, mismatch, abort), and when the process gets SI
 
 from netsum.recorder.dumps import Dump, Operation, RecorderError, read
 from netsum.recorder.verdict import Finding, judge
-from netsum.recorder.writing import dump, watch
+from netsum.recorder.writing import closing, dump, watch
 
-__all__ = ["Dump", "Finding", "Operation", "RecorderError", "dump", "judge", "read", "watch"]
+__all__ = ["Dump", "Finding", "Operation", "RecorderError", "closing", "dump", "judge", "read", "watch"]

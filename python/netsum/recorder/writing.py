@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from netsum import traces
 from netsum.diagnosis import stacks
+from netsum.report import recording
 
 if TYPE_CHECKING:
     from netsum._core import Group
@@ -17,7 +18,7 @@ _cores: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def watch(core: "Group") -> None:
-    """Register a `netsum.Group` for `dump`, SIGUSR1 and traces, as long as it lives.
+    """Register a `netsum.Group` for `dump`, SIGUSR1, traces and reports, as long as it lives.
 
     The signal handler is installed only if NETSUM_RECORDER names a folder and no other handler is set; it runs when the
     main thread is in Python or in a call of netsum.
@@ -25,10 +26,18 @@ def watch(core: "Group") -> None:
     _cores.add(core)
     stacks.serve()
     traces.follow(core)
+    recording.follow(core)
     if not os.environ.get("NETSUM_RECORDER") or threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, lambda *_: dump(why="SIGUSR1"))
+
+
+def closing(core: "Group") -> None:
+    """Export and write what is known of a group; to be called before it is closed, because a closed group tells
+    nothing."""
+    traces.flush()
+    recording.finish(core)
 
 
 def groups() -> "list[Group]":

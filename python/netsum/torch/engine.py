@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import _distributed_c10d as c10d
 
-from netsum import Unsupported, traces
+from netsum import Unsupported
+from netsum.recorder import closing
+from netsum.report import recording
 from netsum.torch.device import After, Later
 from netsum.torch.reconfiguring import Background, Membership
 from netsum.torch.tensors import Staging
@@ -169,7 +171,7 @@ class Engine:
 
     def close(self) -> None:
         """Leave the job. Later calls raise."""
-        traces.flush()
+        closing(self.core)
         self.core.close()
         if self.later is not None:
             self.later.close()
@@ -180,6 +182,7 @@ class Engine:
 
     def abort(self, reason: str) -> None:
         self.core.abort(reason)
+        recording.finish(self.core)
 
 
 class Batch(NetsumWork):

@@ -13,6 +13,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
+from netsum.recorder.fresh import FreshOperations
 from netsum.reports import GroupStats, Pause, Recorded, RecordedOperation
 
 if TYPE_CHECKING:
@@ -28,12 +29,9 @@ class GroupSpans:
 
     def __init__(self, sampler: Sampler) -> None:
         self._sampler = sampler
-        self._ended: set[int] = set()
-        self._newest = -1
+        self._fresh = FreshOperations()
         self._pauses = 0
         self._resource: Resource | None = None
-        self.lost = 0
-        """Operations that had left the recorder before they were read."""
 
     def fresh(self, core: "Group") -> list[ReadableSpan]:
         """What has ended since the last call; nothing before the group is connected, and after its end."""
@@ -44,16 +42,8 @@ class GroupSpans:
         return [*self._operations(recorded, stats), *self._failovers(recorded, stats)]
 
     def _operations(self, recorded: Recorded, stats: GroupStats) -> Iterator[ReadableSpan]:
-        numbered = {each["number"]: each for each in recorded["operations"] if each["number"] is not None}
-        if numbered:
-            self.lost += max(min(numbered) - self._newest - 1, 0)
-            self._newest = max(self._newest, *numbered)
-        # What has left the recorder does not come back.
-        self._ended &= numbered.keys()
-        for number, operation in numbered.items():
-            if operation["seconds"] is not None and number not in self._ended:
-                self._ended.add(number)
-                yield from self._operation(number, operation, recorded, stats)
+        for number, operation in self._fresh.take(recorded):
+            yield from self._operation(number, operation, recorded, stats)
 
     def _operation(
         self, number: int, operation: RecordedOperation, recorded: Recorded, stats: GroupStats
