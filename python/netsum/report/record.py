@@ -4,7 +4,8 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from netsum.recorder.fresh import FreshOperations
+from netsum.fresh import FreshOperations
+from netsum.report.repeating import training_steps
 from netsum.reports import GroupStats, Recorded, RecordedOperation, TrainingStep
 
 if TYPE_CHECKING:
@@ -136,13 +137,10 @@ class GroupRecord:
         return self._calls[key]
 
     def _find_steps(self) -> None:
-        from netsum import _core
-
         numbers = sorted(self._recent)
         for number in numbers[:-RECENT]:
             del self._recent[number]
-        found = _core.training_steps([self._recent[number] for number in numbers[-RECENT:]])
-        self._steps.add(json.loads(found))
+        self._steps.add(training_steps([self._recent[number] for number in numbers[-RECENT:]]))
 
     def written(self) -> dict[str, Any] | None:
         """The content of the rank's file but for what rank 0 alone knows; None before the group is connected."""

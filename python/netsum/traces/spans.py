@@ -13,7 +13,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 from opentelemetry.trace.status import Status, StatusCode
 
-from netsum.recorder.fresh import FreshOperations
+from netsum.fresh import FreshOperations
 from netsum.reports import GroupStats, Pause, Recorded, RecordedOperation
 
 if TYPE_CHECKING:
