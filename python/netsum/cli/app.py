@@ -23,6 +23,7 @@ from netsum.cli import (
     plan,
     plan_ocs,
     recorder,
+    report,
     run,
     sim,
     tools,
@@ -39,6 +40,7 @@ from netsum.metrics.errors import MetricsError
 from netsum.ocs import OcsError
 from netsum.plan import PlanError
 from netsum.recorder import RecorderError
+from netsum.report.files import ReportError
 from netsum.sim.errors import SimError
 from netsum.tools.errors import ToolError
 
@@ -58,6 +60,7 @@ plan_ocs.register(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command("explain")(explain.explain)
 app.command("recorder")(recorder.recorder)
+app.command("report")(report.report)
 app.command("top")(top.top)
 app.command("why")(why.why)
 app.command("capture")(capture.capture)
@@ -77,6 +80,7 @@ REPORTED = (
     OcsError,
     PlanError,
     RecorderError,
+    ReportError,
     SimError,
     ToolError,
     WhyError,

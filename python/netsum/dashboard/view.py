@@ -10,7 +10,7 @@ from typing import Any
 from netsum.dashboard.rates import Rates
 from netsum.dashboard.topology import topology
 from netsum.dashboard.words import LinkLoad, Reason, Straggler, reasons, straggler
-from netsum.reports import ControllerStatus, JobStatus, LinkStatus, SwitchStatus, WorkerStatistics
+from netsum.reports import ControllerStatus, JobStatus, LinkStatus, Pause, SwitchStatus, WorkerStatistics
 
 ENDED_SHOWN = 20
 """Jobs that are over, of which the page shows the last ones."""
@@ -255,10 +255,13 @@ def _shape(status: ControllerStatus) -> Shape:
 
 def pauses(job: JobStatus) -> list[dict[str, Any]]:
     """The pauses of a job, oldest first: what several ranks report within a moment is one, the longest of them."""
-    every = [pause for each in _statistics(job) for pause in each["pauses"]]
-    every.sort(key=lambda pause: pause["at_unix_s"])
+    return merged_pauses([pause for each in _statistics(job) for pause in each["pauses"]])
+
+
+def merged_pauses(every: list[Pause]) -> list[dict[str, Any]]:
+    """The pauses that several ranks have reported, as of one job."""
     found: list[dict[str, Any]] = []
-    for pause in every:
+    for pause in sorted(every, key=lambda pause: pause["at_unix_s"]):
         if found and pause["at_unix_s"] - found[-1]["at_unix_s"] < 1.0:
             if pause["seconds"] > found[-1]["seconds"]:
                 found[-1] = {**pause, "at_unix_s": found[-1]["at_unix_s"]}

@@ -17,7 +17,7 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_high = max(y for _, y in points) or 1.0
     y_low = min(0.0, *(y for _, y in points))
-    step = _round_step((y_high - y_low) / 4)
+    step = round_step((y_high - y_low) / 4)
     y_high = math.ceil(y_high / step) * step
     legend, below = _legend(list(series), 8 * len(title))
     scale = _Scale(x_low, x_high, y_low, y_high, _TOP + below * _ROW)
@@ -45,7 +45,7 @@ class _Scale:
         return HEIGHT - _BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - self.top - _BOTTOM)
 
 
-def _round_step(rough: float) -> float:
+def round_step(rough: float) -> float:
     """The next number of the form 1, 2, 5 x 10^n."""
     size = 10 ** math.floor(math.log10(rough))
     found: float = next(size * factor for factor in (1, 2, 5, 10) if size * factor >= rough * 0.999)
@@ -59,7 +59,7 @@ def _grid(scale: _Scale, step: float, unit: str) -> list[str]:
         y = scale.y(value)
         parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
         parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="axis" text-anchor="end">{value:g}{unit}</text>')
-    x_step = max(_round_step((scale.x_high - scale.x_low) / 6 or 1.0), 1.0)
+    x_step = max(round_step((scale.x_high - scale.x_low) / 6 or 1.0), 1.0)
     first = math.ceil(scale.x_low / x_step)
     for i in range(first, int(scale.x_high / x_step) + 1):
         value = i * x_step

@@ -1,12 +1,13 @@
 """The fabric as SVG, with link width by bytes. Colours come from the page's CSS variables."""
 
+from collections import deque
 from html import escape
 from typing import Any
 
 from netsum.fabric.description import Description
 
 WIDTH, HEIGHT = 760, 380
-_ROWS = {"spine": 60, "rack": 190, "host": 320}
+_HIGHEST, _LOWEST = 60.0, 320.0
 _WIDEST = 12.0
 
 
@@ -30,14 +31,22 @@ def draw(fabric: Description, link_bytes: dict[str, dict[str, float]], placement
 
 
 def _places(fabric: Description) -> dict[str, tuple[float, float]]:
-    """(x, y) of each name: hosts below, switches that have hosts above them, the others on top."""
-    hosts = {host.name for host in fabric.hosts}
-    racks = [s.name for s in fabric.switches if hosts & set(fabric.neighbours(s.name))]
-    spines = [s.name for s in fabric.switches if s.name not in racks]
+    """(x, y) of each name: hosts below, above them the switches by their distance from a host."""
+    level = {host.name: 0 for host in fabric.hosts}
+    queue = deque(level)
+    while queue:
+        name = queue.popleft()
+        for other in fabric.neighbours(name):
+            if other not in level:
+                level[other] = level[name] + 1
+                queue.append(other)
+    top = max(max(level.values(), default=0), 1)
     places: dict[str, tuple[float, float]] = {}
-    for row, names in (("host", [h.name for h in fabric.hosts]), ("rack", racks), ("spine", spines)):
+    for row in range(top + 1):
+        every = [*(host.name for host in fabric.hosts), *(switch.name for switch in fabric.switches)]
+        names = [name for name in every if level.get(name, top) == row]
         for i, name in enumerate(names):
-            places[name] = (WIDTH * (i + 0.5) / len(names), _ROWS[row])
+            places[name] = (WIDTH * (i + 0.5) / len(names), _LOWEST - row * (_LOWEST - _HIGHEST) / top)
     return places
 
 

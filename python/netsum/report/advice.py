@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from netsum.dashboard.words import milliseconds
-from netsum.report.model import Line, Model
+from netsum.report.model import Curve, Model
 from netsum.report.network import placements, plan_trees, tree_loads
 from netsum.report.steps import Cost
 
@@ -68,25 +68,25 @@ def _late(model: Model) -> Iterator[Advice]:
 
 
 def _trees(model: Model) -> Iterator[Advice]:
-    net, line = model.net, model.line
-    if net is None or line is None or not _plans_alike(model):
+    net, curve = model.net, model.curve
+    if net is None or curve is None or not _plans_alike(model):
         return
     have = len(model.trees)
     most = plan_trees(net, model.placement, 255)
     if len(most) <= have:
         return
     loads = tree_loads(most, [1 / len(most)] * len(most))
-    changed, why = _relieved(model, line, net.fullest(loads) * model.wire)
+    changed, why = _relieved(model, curve, net.fullest(loads) * model.wire)
     reason = (model.plan or {}).get("reason", "")
     limit = model.job.first.settings.get("NETSUM_MAX_TREES")
     how = f"NETSUM_MAX_TREES={len(most)} instead of {limit}" if limit else f"the controller says: {reason}"
-    step_s = model.step_with(lambda at: model.cost(at, line=changed))
+    step_s = model.step_with(lambda at: model.cost(at, curve=changed))
     yield Advice("trees", f"{len(most)} trees instead of {have}", how, why, step_s, model.rhythm.seconds)
 
 
 def _placement(model: Model) -> Iterator[Advice]:
-    net, line = model.net, model.line
-    if net is None or line is None or not _plans_alike(model):
+    net, curve = model.net, model.curve
+    if net is None or curve is None or not _plans_alike(model):
         return
     taken = set((model.job.first.controller or {}).get("other_hosts", ()))
     best: tuple[float, list[str]] | None = None
@@ -99,20 +99,18 @@ def _placement(model: Model) -> Iterator[Advice]:
     if best is None:
         return
     link_s, hosts = best
-    changed, why = _relieved(model, line, link_s)
-    step_s = model.step_with(lambda at: model.cost(at, line=changed))
+    changed, why = _relieved(model, curve, link_s)
+    step_s = model.step_with(lambda at: model.cost(at, curve=changed))
     where = _shortened(hosts)
     yield Advice("placement", "other hosts", f"run the ranks on {where}", why, step_s, model.rhythm.seconds)
 
 
-def _relieved(model: Model, line: Line, link_s: float) -> tuple[Line, str]:
+def _relieved(model: Model, curve: Curve, link_s: float) -> tuple[Curve, str]:
     """The costs if the fullest link needed so long per byte, and why they are so."""
     if not model.is_link_bound:
-        return line, "no link of the trees is the limit"
+        return curve, "no link of the trees is the limit"
     less = min(link_s / model.link_s, 1.0)
-    return line.with_link(
-        line.link_s * less
-    ), f"the fullest link of the trees would carry {less:.0%} of what it carries"
+    return curve.with_links(less), f"the fullest link of the trees would carry {less:.0%} of what it carries"
 
 
 def _plans_alike(model: Model) -> bool:
@@ -142,8 +140,8 @@ def _bfloat16(model: Model) -> Iterator[Advice]:
 
 def _knows_bytes(model: Model) -> bool:
     """Whether it is known what fewer bytes save: from several sizes, from a full link, or from the hosts' model."""
-    line = model.line
-    return line is None or line.measured or model.is_link_bound
+    curve = model.curve
+    return curve is None or curve.measured or model.is_link_bound
 
 
 def _buckets(model: Model) -> Iterator[Advice]:

@@ -1,4 +1,4 @@
-"""What operations of a job cost: by switches as a line fitted to its own bursts, by hosts by the hosts' cost model."""
+"""What operations of a job cost: by switches as its own bursts did, by hosts by the hosts' cost model."""
 
 import math
 from bisect import bisect_left
@@ -23,23 +23,41 @@ PAIRS_MAX = 64
 
 
 @dataclass(frozen=True)
-class Line:
-    """Seconds of an operation by switches: `fixed_s` and, per byte, `per_byte_s`.
+class Curve:
+    """Seconds of an operation by switches: straight lines between measured sizes, from `fixed_s` at size 0, and
+    `per_byte_s` beyond the last.
 
-    link_s: of these, what the fullest link needs. measured: whether bursts of several sizes tell them apart.
+    link_s: per byte, what the fullest link needs. measured: whether bursts of several sizes tell `fixed_s`.
     """
 
     fixed_s: float
+    points: tuple[tuple[float, float], ...]
     per_byte_s: float
     link_s: float
     measured: bool
 
     def cost(self, nbytes: float) -> Cost:
-        return Cost(self.fixed_s + self.per_byte_s * nbytes, self.per_byte_s * nbytes)
+        seconds = self._seconds(nbytes)
+        return Cost(seconds, max(seconds - self.fixed_s, 0.0))
 
-    def with_link(self, link_s: float) -> "Line":
-        """The same where the fullest link needs so long per byte."""
-        return replace(self, per_byte_s=max(self.per_byte_s - self.link_s, 0.0) + link_s, link_s=link_s)
+    def _seconds(self, nbytes: float) -> float:
+        known = [(0.0, self.fixed_s), *self.points]
+        at = bisect_left(known, (nbytes, 0.0))
+        if at >= len(known):
+            size, seconds = known[-1]
+            return seconds + self.per_byte_s * (nbytes - size)
+        (x1, y1), (x2, y2) = known[max(at - 1, 0)], known[max(at, 1)]
+        return y1 + (y2 - y1) * (nbytes - x1) / (x2 - x1)
+
+    def with_links(self, share: float) -> "Curve":
+        """The same where the fullest link carries this share of what it carries."""
+
+        def eased(size: float, seconds: float) -> float:
+            return seconds - (1 - share) * min(self.link_s * size, seconds - self.fixed_s)
+
+        points = tuple((size, eased(size, seconds)) for size, seconds in self.points)
+        less = (1 - share) * min(self.link_s, self.per_byte_s)
+        return replace(self, points=points, per_byte_s=self.per_byte_s - less, link_s=self.link_s * share)
 
 
 class Hosts:
@@ -140,25 +158,31 @@ class Model:
         return found
 
     @cached_property
-    def line(self) -> Line | None:
+    def curve(self) -> Curve | None:
         """Costs of sums by switches; None if there were none, or nothing tells what bytes cost."""
-        points: dict[float, list[float]] = {}
+        times: dict[float, list[float]] = {}
         for _, nbytes, seconds in self.bursts():
-            points.setdefault(nbytes, []).append(seconds)
-        sizes = sorted(size for size in points if size > 0)
-        if not sizes:
+            if nbytes:
+                times.setdefault(nbytes, []).append(seconds)
+        points: list[tuple[float, float]] = []
+        for size in sorted(times):
+            # More bytes take no less time.
+            points.append((size, max(median(times[size]), points[-1][1] if points else 0.0)))
+        if not points:
             return None
-        times = {size: median(points[size]) for size in sizes}
-        largest = sizes[-1]
-        if largest >= APART * sizes[0]:
-            fixed_s, per_byte_s = _fitted([(size, times[size]) for size in sizes])
-            return Line(fixed_s, per_byte_s, min(self.link_s, per_byte_s), True)
-        rate = self.job.first.stats["link"]["bytes_per_s"]
-        floor = 0.0 if self.pace_is_of_links or not rate else 1 / rate
-        per_byte_s = min(max(self.link_s, floor), times[largest] / largest)
+        (small, least), (large, most) = points[0], points[-1]
+        measured = large >= APART * small
+        if measured:
+            per_byte_s = (most - least) / (large - small)
+        else:
+            rate = self.job.first.stats["link"]["bytes_per_s"]
+            floor = 0.0 if self.pace_is_of_links or not rate else 1 / rate
+            per_byte_s = min(max(self.link_s, floor), most / large)
+            points = [(large, most)]
         if not per_byte_s:
             return None
-        return Line(times[largest] - per_byte_s * largest, per_byte_s, min(self.link_s, per_byte_s), False)
+        fixed_s = max(points[0][1] - per_byte_s * points[0][0], 0.0)
+        return Curve(fixed_s, tuple(points), per_byte_s, min(self.link_s, most / large), measured)
 
     @cached_property
     def is_link_bound(self) -> bool:
@@ -183,12 +207,12 @@ class Model:
             found |= dict.fromkeys(places, factor)
         return found
 
-    def cost(self, at: int, nbytes: float | None = None, line: Line | None = None) -> Cost | None:
+    def cost(self, at: int, nbytes: float | None = None, curve: Curve | None = None) -> Cost | None:
         """Of the operation at a place of the step, with its own bytes or others, on its own way. None: unknown."""
         call = self.calls[at]
         size = call.nbytes if nbytes is None else nbytes
         if self.by_switches[at]:
-            used = line or self.line
+            used = curve or self.curve
             return used.cost(size) if used else None
         return self.hosts.cost(call, size, self.factors.get(at, 1.0))
 
@@ -223,23 +247,6 @@ class Model:
             per_byte_s = ring_seconds(self.net, self.placement) * self.wire
         fixed_s = 2 * (size - 1) * link["latency_s"]
         return Cost(fixed_s + per_byte_s * nbytes, per_byte_s * nbytes)
-
-
-def _fitted(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Least squares of relative errors of fixed + per_byte * size, neither below 0."""
-    weights = [1 / seconds**2 for _, seconds in points]
-    total = sum(weights)
-    x = sum(w * size for w, (size, _) in zip(weights, points, strict=True)) / total
-    y = sum(w * seconds for w, (_, seconds) in zip(weights, points, strict=True)) / total
-    xx = sum(w * (size - x) ** 2 for w, (size, _) in zip(weights, points, strict=True))
-    xy = sum(w * (size - x) * (seconds - y) for w, (size, seconds) in zip(weights, points, strict=True))
-    slope = max(xy / xx, 0.0)
-    fixed = y - slope * x
-    if fixed >= 0:
-        return fixed, slope
-    # Through the origin.
-    size2 = sum(w * size * size for w, (size, _) in zip(weights, points, strict=True))
-    return 0.0, sum(w * size * seconds for w, (size, seconds) in zip(weights, points, strict=True)) / size2
 
 
 def switched(job: Job) -> list[Call]:

@@ -4,14 +4,17 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median
 
 from netsum.reports import TrainingStep
 
 RARE = 128
 """One of so many pauses may be longer than that between steps: for a checkpoint, or because the machine is busy."""
 LEAST = 3
-REGULAR = 0.7
-"""Share of the long pauses that must follow each other after the same number of repetitions."""
+LIKELY = 8
+"""Numbers of repetitions between long pauses that are tried."""
+LONGER = 1.5
+"""The pause between steps is longer than any within them by this factor."""
 
 
 def training_steps(called: Sequence[tuple[str, int, float, float]]) -> list[TrainingStep]:
@@ -40,19 +43,22 @@ def _quiet_before(called: Sequence[tuple[str, int, float, float]], begin: int, p
 
 
 def _regular(quiet: Sequence[float]) -> tuple[int, int]:
-    """After how many repetitions a long pause comes, and the place of the first one; (1, 0) if none is longer."""
+    """After how many repetitions a long pause comes, and the place of the first one; (1, 0) if none is longer.
+
+    Medians decide, because any call may be late once.
+    """
     ordered = sorted(quiet, reverse=True)
     limit = ordered[max(len(ordered) // RARE, 1)] / 2
     long = [at for at, pause in enumerate(quiet) if pause > limit]
     apart = Counter(other - one for one, other in pairwise(long))
-    if len(long) < LEAST or not apart:
-        return 1, 0
-    many, times = apart.most_common(1)[0]
-    if many == 1 or times < REGULAR * apart.total():
-        return 1, 0
-    # The phase that most of the long pauses have.
-    phase = Counter(at % many for at in long).most_common(1)[0][0]
-    return many, phase
+    for many in sorted(many for many, _ in apart.most_common(LIKELY) if many > 1):
+        if len(quiet) < LEAST * many:
+            continue
+        pauses = [median(quiet[phase::many]) for phase in range(many)]
+        longest, second = sorted(pauses, reverse=True)[:2]
+        if longest > LONGER * second:
+            return many, pauses.index(longest)
+    return 1, 0
 
 
 def _together(steps: Sequence[TrainingStep]) -> TrainingStep:

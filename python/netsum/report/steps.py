@@ -1,22 +1,25 @@
 """The steps of a job's sample, and how long they would take with other operations.
 
-A step is replayed from one rank's calls. Calls that overlap form a burst, which the network serves in order. Whether
-a call waited for the burst before it, or came when computing was ready for it, is seen from all steps: the time from
-call to call follows the burst's duration in the first case, and does not in the second.
+The clocks of ranks are aligned by the ends of their operations. An operation then begins when the last rank has called
+it, and ends when the last rank has its result: what is between them is communication, what is before it is computing
+of the slowest rank. Operations that overlap form a burst, which the network serves in order. Whether a call waited for
+the burst before it, or came when computing was ready for it, is seen from all steps: the time from call to call follows
+the burst's duration in the first case, and does not in the second.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
-from netsum.report.files import Job, Operation, RankFile
+from netsum.report.files import Job, Operation
 from netsum.report.repeating import training_steps
 
 STEPS_MAX = 64
 """Steps of the sample that are looked at, spread over the job."""
-WINDOW = 1024
-"""Operations in which a repetition is looked for."""
+RUN = 1024
+"""Operations in which a repetition is looked for, and clocks are taken to go alike."""
 SKIP_MAX = 64
 """Operations that are skipped at once where calls do not repeat."""
 SHORT = 0.1
@@ -26,15 +29,23 @@ OVERLAPS = 0.1
 
 
 @dataclass(frozen=True)
+class Course:
+    """The operations of a step, and the first call of the next one; seconds by the clock of the reference rank."""
+
+    operations: list[Operation]
+    following_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.following_s - self.operations[0].called_s
+
+
+@dataclass(frozen=True)
 class Step:
-    """A step: the number of its first operation, and by rank its operations and the first call of the next step."""
+    """A step: as each rank had it, and of all ranks together, with the last call and the last end of each operation."""
 
-    first: int
-    ranks: dict[int, tuple[list[Operation], float]]
-
-    def seconds(self, rank: int) -> float:
-        operations, following = self.ranks[rank]
-        return following - operations[0].called_s
+    ranks: dict[int, Course]
+    together: Course
 
 
 @dataclass(frozen=True)
@@ -60,61 +71,81 @@ Costs = Callable[[int], Cost | None]
 
 @dataclass(frozen=True)
 class Rhythm:
-    """What the steps of a job have in common. calls: index of each operation's call. lead: the rank that is replayed:
-    it waits least for others."""
+    """What the steps of a job have in common. calls: index of each operation's call at the reference rank."""
 
     steps: list[Step]
     calls: list[int]
     bursts: list[Burst]
-    lead: int
 
     @property
     def seconds(self) -> float:
         """The median step."""
-        return median(step.seconds(self.lead) for step in self.steps)
+        return median(step.together.seconds for step in self.steps)
 
-    def communicating(self, rank: int) -> float:
-        """Median time of a step with an operation in progress."""
-        return median(sum(_lasting(step.ranks[rank][0], burst) for burst in self.bursts) for step in self.steps)
+    @cached_property
+    def call_s(self) -> float:
+        """What a call costs the program beside the operation: the shortest usual time between an end and a call that
+        waited for it."""
+        pauses = [
+            median(
+                step.together.operations[burst.end].called_s - _end(step.together.operations, burst)
+                for step in self.steps
+            )
+            for burst in self.bursts
+            if burst.waited and burst.end < len(self.calls)
+        ]
+        return max(min(pauses, default=0.0), 0.0)
 
-    def exposed(self, rank: int) -> float:
+    def communicating(self, rank: int | None = None) -> float:
+        """Median time of a step with an operation in progress, at a rank or of all together."""
+
+        def of(course: Course) -> float:
+            return sum(_lasting(course.operations, burst) for burst in self.bursts)
+
+        return median(of(self._course(step, rank)) for step in self.steps)
+
+    def exposed(self, rank: int | None = None) -> float:
         """Median time of a step that communication adds: a burst that is waited for, after its last call; else 0."""
 
-        def of(step: Step) -> float:
-            operations, _ = step.ranks[rank]
+        def of(course: Course) -> float:
             return sum(
-                max(_end(operations, burst) - operations[burst.end - 1].called_s, 0.0)
+                max(_end(course.operations, burst) - course.operations[burst.end - 1].called_s, 0.0)
                 for burst in self.bursts
                 if burst.waited
             )
 
-        return median(of(step) for step in self.steps)
+        return median(of(self._course(step, rank)) for step in self.steps)
 
     def burst_seconds(self, burst: Burst) -> float:
-        """The median duration of a burst at the rank that came last: the time of communication alone."""
-        return median(min(_lasting(each, burst) for each, _ in step.ranks.values()) for step in self.steps)
+        """The median duration of a burst, from the last rank's call to the last rank's end."""
+        return median(_lasting(step.together.operations, burst) for step in self.steps)
 
     def replayed(self, now: Costs, then: Costs) -> float:
         """The median step if its operations cost `then`, by the model in which they cost `now`."""
-        return median(self._replay(step, now, then) for step in self.steps)
+        return median(self._replay(step.together, now, then) for step in self.steps)
 
-    def _replay(self, step: Step, now: Costs, then: Costs) -> float:
-        operations, following = step.ranks[self.lead]
-        at = operations[0].called_s
+    def _course(self, step: Step, rank: int | None) -> Course:
+        return step.together if rank is None else step.ranks[rank]
+
+    def _replay(self, course: Course, now: Costs, then: Costs) -> float:
+        operations = course.operations
+        at = 0.0
         for place, burst in enumerate(self.bursts):
             calls = [operation.called_s for operation in operations[burst.begin : burst.end]]
             lasted = _lasting(operations, burst)
             modelled = _served(calls, burst.begin, now)
             changed = _served(calls, burst.begin, then)
             lasts = lasted - modelled + changed if lasted >= modelled else lasted * changed / modelled
-            next_call = operations[self.bursts[place + 1].begin].called_s if burst.end < len(operations) else following
-            end = calls[0] + lasted
+            is_last = burst.end == len(operations)
+            next_call = course.following_s if is_last else operations[self.bursts[place + 1].begin].called_s
             if burst.waited:
                 # The last call of the burst itself comes when computing is ready for it.
-                at += max(lasts, calls[-1] - calls[0]) + (next_call - end)
+                at += max(lasts, calls[-1] - calls[0]) + (next_call - calls[0] - lasted)
             else:
                 at += next_call - calls[0]
-        return at - operations[0].called_s
+            omitted = sum(now(each) is not None and then(each) is None for each in range(burst.begin, burst.end))
+            at -= omitted * self.call_s if burst.waited else 0.0
+        return at
 
 
 def _served(calls: Sequence[float], begin: int, costs: Costs) -> float:
@@ -140,75 +171,79 @@ def rhythm(job: Job) -> Rhythm | None:
     steps = _steps(job)
     if not steps:
         return None
-    lengths = [len(next(iter(step.ranks.values()))[0]) for step in steps]
+    lengths = [len(step.together.operations) for step in steps]
     usual = max(set(lengths), key=lengths.count)
     steps = [step for step, length in zip(steps, lengths, strict=True) if length == usual]
-    ranks = sorted(steps[0].ranks)
-    calls = [operation.call for operation in steps[0].ranks[ranks[0]][0]]
-    bursts = _bursts(steps, usual)
-    found = Rhythm(steps, calls, bursts, ranks[0])
-    lead = min(ranks, key=found.exposed)
-    return Rhythm(steps, calls, bursts, lead)
+    steps = steps[:: max(len(steps) // STEPS_MAX, 1)]
+    calls = [operation.call for operation in steps[0].ranks[job.first.rank].operations]
+    return Rhythm(steps, calls, _bursts(steps, usual))
 
 
 def _steps(job: Job) -> list[Step]:
     reference = job.first
     found: list[Step] = []
     for run in _runs(reference.operations):
+        clocks = _clocks(job, run)
         end = len(run)
         skip = 1
         while end > 0:
-            # The core looks for calls that repeat until the last one.
-            part = run[max(end - WINDOW, 0) : end]
+            # Calls that repeat are looked for from the last one backwards.
+            part = run[:end]
             names = [(reference.calls[o.call].name, reference.calls[o.call].nbytes) for o in part]
             calls = [(*name, o.called_s, o.ended_s) for name, o in zip(names, part, strict=True)]
             number = {operation.called_s: operation.number for operation in part}
             steps = [(number[each["began_s"]], each["operations"]) for each in training_steps(calls)]
-            found += [step for first, count in steps if (step := _step(job, first, count))]
+            found += [step for first, count in steps if (step := _step(job, clocks, first, count))]
             end = steps[0][0] - run[0].number + 1 if steps else end - skip
             skip = 1 if steps else min(2 * skip, SKIP_MAX)
-    found.sort(key=lambda step: step.first)
-    every = max(len(found) // STEPS_MAX, 1)
-    return found[::every]
+    return sorted(found, key=lambda step: step.together.operations[0].number)
+
+
+def _clocks(job: Job, run: Sequence[Operation]) -> dict[int, float]:
+    """By rank, by how much its clock is ahead of the reference rank's during these operations: all end together."""
+    clocks = {}
+    for rank, file in job.ranks.items():
+        known = file.by_number
+        apart = [known[o.number].ended_s - o.ended_s for o in run if o.number in known]
+        clocks[rank] = median(apart) if apart else 0.0
+    return clocks
 
 
 def _runs(operations: Sequence[Operation]) -> list[list[Operation]]:
-    """Operations whose numbers follow each other."""
+    """Operations whose numbers follow each other, at most RUN of them."""
     runs: list[list[Operation]] = [[]]
     for operation in operations:
-        if runs[-1] and operation.number != runs[-1][-1].number + 1:
+        if len(runs[-1]) == RUN or (runs[-1] and operation.number != runs[-1][-1].number + 1):
             runs.append([])
         runs[-1].append(operation)
     return [run for run in runs if run]
 
 
-def _step(job: Job, first: int, count: int) -> Step | None:
+def _step(job: Job, clocks: dict[int, float], first: int, count: int) -> Step | None:
     ranks = {}
     for rank, file in job.ranks.items():
-        operations = _numbered(file, first, count)
-        if operations is None:
+        known = file.by_number
+        found = [known[number] for number in range(first, first + count + 1) if number in known]
+        if len(found) != count + 1:
             return None
-        *own, following = operations
-        ranks[rank] = (own, following.called_s)
-    return Step(first, ranks)
-
-
-def _numbered(file: RankFile, first: int, count: int) -> list[Operation] | None:
-    """Operations of a step and the one after it."""
-    known = file.by_number
-    found = [known[number] for number in range(first, first + count + 1) if number in known]
-    return found if len(found) == count + 1 else None
+        *own, following = (replace(each, called_s=each.called_s - clocks[rank]) for each in found)
+        ranks[rank] = Course(own, following.called_s)
+    together = []
+    for same in zip(*(course.operations for course in ranks.values()), strict=True):
+        called = max(operation.called_s for operation in same)
+        ended = max(operation.ended_s for operation in same)
+        together.append(replace(same[0], called_s=called, seconds=max(ended - called, 0.0)))
+    return Step(ranks, Course(together, max(course.following_s for course in ranks.values())))
 
 
 def _bursts(steps: Sequence[Step], count: int) -> list[Burst]:
     """Which operations overlap, and whether the call after a burst waits for it."""
-    samples = [each for step in steps for each in step.ranks.values()]
+    courses = [course for step in steps for course in step.ranks.values()]
     begins = [0]
     for at in range(1, count):
-        overlapping = sum(
-            operations[at].called_s < _end(operations, Burst(begins[-1], at, True)) for operations, _ in samples
-        )
-        if overlapping <= OVERLAPS * len(samples):
+        before = Burst(begins[-1], at, True)
+        overlapping = sum(each.operations[at].called_s < _end(each.operations, before) for each in courses)
+        if overlapping <= OVERLAPS * len(courses):
             begins.append(at)
     return [Burst(begin, end, _waited(steps, begin, end)) for begin, end in pairwise([*begins, count])]
 
@@ -218,9 +253,10 @@ def _waited(steps: Sequence[Step], begin: int, end: int) -> bool:
     time from the last call to the end; else it does not depend on it."""
     pairs: dict[int, list[tuple[float, float]]] = {}
     for step in steps:
-        for rank, (operations, following) in step.ranks.items():
+        for rank, course in step.ranks.items():
+            operations = course.operations
             last = operations[end - 1].called_s
-            next_call = operations[end].called_s if end < len(operations) else following
+            next_call = operations[end].called_s if end < len(operations) else course.following_s
             pairs.setdefault(rank, []).append((_end(operations, Burst(begin, end, True)) - last, next_call - last))
     lasting = median(x for each in pairs.values() for x, _ in each)
     after = median(y - x for each in pairs.values() for x, y in each)
