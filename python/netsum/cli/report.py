@@ -49,7 +49,7 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
     for line in words.lines(summary):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     if summary["advice"]:
-        rows = [row[:1] + row[2:4] for row in words.advice_rows(summary)]
+        rows = [row[:1] + row[3:] for row in words.advice_rows(summary)]
         console.print(_table(("predicted, each alone", "step", "saves"), rows))
 
 

@@ -29,11 +29,14 @@ def cards(pairs: Iterable[tuple[str, str]]) -> str:
     return f'<div class="cards">{"".join(each)}</div>'
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of plain text."""
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1) -> str:
+    """A table of plain text. text: how many of the first columns are not figures."""
+
+    def row(cells: Sequence[str], tag: str) -> str:
+        each = (f"<{tag}{' class=text' if at < text else ''}>{escape(c)}</{tag}>" for at, c in enumerate(cells))
+        return f"<tr>{''.join(each)}</tr>"
+
+    return f"<table>{row(headings, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
 
 
 def figure(svg: str, caption: str = "") -> str:

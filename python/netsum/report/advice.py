@@ -159,7 +159,7 @@ def _buckets(model: Model) -> Iterator[Advice]:
         step_s = model.step_with(cost)
         if best is None or step_s < best.step_s * (1 - NEAR):
             how = f"sum in buckets of {limit >> 20} MiB, as by DDP's bucket_cap_mb={limit >> 20}"
-            what = f"{remaining} operations per step instead of {len(sizes)}"
+            what = f"{remaining} operation{'s' if remaining > 1 else ''} per step instead of {len(sizes)}"
             why = "each operation has a cost that does not depend on its size"
             best = Advice("buckets", what, how, why, step_s, model.rhythm.seconds)
     if best is not None:

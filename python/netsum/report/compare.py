@@ -147,7 +147,7 @@ def render(found: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) ->
     parts += ["<h2>Figures</h2>", table(("", "A", "B", "change"), figure_rows(found))]
     if found["settings"]:
         settings = [(each["setting"], each["a"] or "not set", each["b"] or "not set") for each in found["settings"]]
-        parts += ["<h2>Settings and hosts</h2>", table(("", "A", "B"), settings)]
+        parts += ["<h2>Settings and hosts</h2>", table(("", "A", "B"), settings, text=3)]
     if found["calls"]:
         headings = ("call", "A, mean", "by", "B, mean", "by", "change")
         parts += ["<h2>Calls</h2>", table(headings, [_call_row(each) for each in found["calls"][:32]])]

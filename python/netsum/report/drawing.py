@@ -13,18 +13,18 @@ RANKS_MAX = 16
 """Ranks that the picture of a step shows."""
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> str:
-    """Horizontal bars of durations. rows: name, seconds, and the class of the bar's colour."""
+def bars(title: str, rows: Sequence[tuple[str, float, str]], left: int = _LEFT) -> str:
+    """Horizontal bars of durations. rows: name, seconds, and the class of the bar's colour. left: room for names."""
     most = max((seconds for _, seconds, _ in rows), default=0.0) or 1.0
     height = 28 + _ROW * len(rows)
     parts = [_begin(height, title)]
     for at, (name, seconds, colour) in enumerate(rows):
         y = 28 + _ROW * at
-        width = max((WIDTH - _LEFT - _RIGHT) * seconds / most, 1.0)
+        width = max((WIDTH - left - _RIGHT) * seconds / most, 1.0)
         parts += [
-            f'<text x="{_LEFT - 8}" y="{y + 14}" class="axis" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{_LEFT}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 8}" rx="3" class="{colour}"/>',
-            f'<text x="{_LEFT + width + 6:.1f}" y="{y + 14}" class="axis">{escape(milliseconds(seconds))}</text>',
+            f'<text x="{left - 8}" y="{y + 14}" class="axis" text-anchor="end">{escape(name)}</text>',
+            f'<rect x="{left}" y="{y + 2}" width="{width:.1f}" height="{_ROW - 8}" rx="3" class="{colour}"/>',
+            f'<text x="{left + width + 6:.1f}" y="{y + 14}" class="axis">{escape(milliseconds(seconds))}</text>',
         ]
     return "\n".join([*parts, "</svg>"])
 

@@ -66,18 +66,18 @@ def _advice(summary: dict[str, Any]) -> list[str]:
     if not summary["steps"]:
         return []
     rows = [("as it is", summary["steps"]["seconds"], "bar-ours")]
-    rows += [(each["what"][:24], each["step_s"], "bar-soft") for each in summary["advice"]]
+    rows += [(each["what"], each["step_s"], "bar-soft") for each in summary["advice"]]
     if summary["ring"]:
         rows.append(("round a ring", summary["ring"]["step_s"], "bar-other"))
     best = [each for each in summary["advice"] if each["worth"]]
     verdict = "" if best else "<p>Nothing that this report knows of makes the step shorter by 3 % or more.</p>"
-    headings = ("what would help", "how", "step", "saves", "why")
+    headings = ("what would help", "how", "why", "step", "saves")
     return [
         "<h2>What would help</h2>",
-        figure(drawing.bars("the median step, as it is and as predicted", rows)),
+        figure(drawing.bars("the median step, as it is and as predicted", rows, left=230)),
         verdict,
-        table(headings, advice_rows(summary)),
-        '<p class="lead">Each is predicted alone. Small sums of a loaded machine vary more than these predictions.</p>',
+        table(headings, advice_rows(summary), text=3),
+        '<p class="lead">Each is predicted alone, from the times of this job.</p>',
     ]
 
 
@@ -89,7 +89,7 @@ def _steps(job: Job, summary: dict[str, Any]) -> list[str]:
         "Grey: computing. Ochre: waiting for the rank that calls last. Green: from then until the result is there. "
         "Hover for figures."
     )
-    return ["<h2>Steps</h2>", figure(drawing.step(found), caption), "<br>", _over_time(job, summary)]
+    return ["<h2>Steps</h2>", figure(drawing.step(found), caption), _over_time(job, summary)]
 
 
 def _over_time(job: Job, summary: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def _stragglers(summary: dict[str, Any]) -> list[str]:
     parts = ["<h2>Stragglers</h2>", figure(drawing.bars("time in sums per step that a rank cannot use", rows), caption)]
     if switches:
         headings = ("awaited", "at switch", "what is slow", "of the waiting", "seen for")
-        parts += ["<p>As the switches measured it:</p>", table(headings, switches)]
+        parts += ["<p>As the switches measured it:</p>", table(headings, switches, text=3)]
     return parts
 
 
@@ -182,7 +182,7 @@ def _recoveries(summary: dict[str, Any]) -> list[str]:
     parts = ["<h2>Recoveries</h2>"]
     if pauses:
         parts += [
-            table(("at", "what happened", "nothing summed on trees for"), pauses),
+            table(("at", "what happened", "nothing summed on trees for"), pauses, text=2),
             f"<p>{found['redone']} fragments were summed again.</p>",
         ]
     return [*parts, table(("at", "plan", "trees", "why not more"), plans)] if plans else parts

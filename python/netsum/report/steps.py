@@ -24,6 +24,10 @@ SKIP_MAX = 64
 """Operations that are skipped at once where calls do not repeat."""
 SHORT = 0.1
 """If a call comes so soon after a burst, as a part of the burst's duration, then it has waited for it."""
+OUTLIER = 4
+"""So many median deviations from the median count."""
+CALL_MOST_S = 1e-4
+"""Where the pauses between an end and the next call are all longer, the program computes in them."""
 OVERLAPS = 0.1
 """Share of the steps in which calls overlap, from which they are taken to."""
 
@@ -85,7 +89,7 @@ class Rhythm:
     @cached_property
     def call_s(self) -> float:
         """What a call costs the program beside the operation: the shortest usual time between an end and a call that
-        waited for it."""
+        waited for it, but for computing."""
         pauses = [
             median(
                 step.together.operations[burst.end].called_s - _end(step.together.operations, burst)
@@ -94,7 +98,7 @@ class Rhythm:
             for burst in self.bursts
             if burst.waited and burst.end < len(self.calls)
         ]
-        return max(min(pauses, default=0.0), 0.0)
+        return min(max(min(pauses, default=0.0), 0.0), CALL_MOST_S)
 
     def communicating(self, rank: int | None = None) -> float:
         """Median time of a step with an operation in progress, at a rank or of all together."""
@@ -249,34 +253,47 @@ def _bursts(steps: Sequence[Step], count: int) -> list[Burst]:
 
 
 def _waited(steps: Sequence[Step], begin: int, end: int) -> bool:
-    """Whether the call after a burst waits for it: then the time from the burst's last call to that call follows the
-    time from the last call to the end; else it does not depend on it."""
-    pairs: dict[int, list[tuple[float, float]]] = {}
-    for step in steps:
-        for rank, course in step.ranks.items():
-            operations = course.operations
-            last = operations[end - 1].called_s
-            next_call = operations[end].called_s if end < len(operations) else course.following_s
-            pairs.setdefault(rank, []).append((_end(operations, Burst(begin, end, True)) - last, next_call - last))
-    lasting = median(x for each in pairs.values() for x, _ in each)
-    after = median(y - x for each in pairs.values() for x, y in each)
-    if after < 0:
+    """Whether the call after a burst waits for it.
+
+    If it does, the time from the burst's last call to the next call follows the time from there to the burst's end: the
+    slope of the one over the other is 1. If computing sets the pace, it is 0. Where it cannot be told, calls are taken
+    to wait.
+    """
+    lasting: list[float] = []
+    pauses: list[float] = []
+    pairs: list[tuple[float, float]] = []
+    for rank in steps[0].ranks:
+        own = []
+        for step in steps:
+            operations, following_s = step.ranks[rank].operations, step.ranks[rank].following_s
+            next_call = operations[end].called_s if end < len(operations) else following_s
+            called, ended = operations[end - 1].called_s, _end(operations, Burst(begin, end, True))
+            own.append((ended - called, next_call - called))
+            pauses.append(next_call - ended)
+        lasting += [x for x, _ in own]
+        pairs += zip(_centred([x for x, _ in own]), _centred([y for _, y in own]), strict=True)
+    pause = median(pauses)
+    if pause < 0:
         # The next call has come before the end.
         return False
-    if after <= SHORT * lasting:
+    if pause <= SHORT * median(lasting):
         return True
-    return _slope(list(pairs.values())) > 0.5
+    slope, error = _slope(pairs)
+    return slope >= 0.5 or slope + 2 * error >= 1
 
 
-def _slope(groups: Sequence[Sequence[tuple[float, float]]]) -> float:
-    """The median slope of y over x within the groups (Theil and Sen, on pairs of neighbours in order of x); 1 if x
-    hardly varies."""
-    slopes = []
-    for group in groups:
-        ordered = sorted(group)
-        half = len(ordered) // 2
-        spread = ordered[-1][0] - ordered[0][0]
-        for one, other in zip(ordered[:half], ordered[-half:], strict=True) if half else ():
-            if other[0] - one[0] > max(0.2 * spread, 1e-5):
-                slopes.append((other[1] - one[1]) / (other[0] - one[0]))
-    return median(slopes) if len(slopes) >= 3 else 1.0
+def _centred(values: Sequence[float]) -> list[float]:
+    """Differences from the median, those of single outliers limited."""
+    usual = median(values)
+    limit = OUTLIER * median(abs(value - usual) for value in values)
+    return [min(max(value - usual, -limit), limit) for value in values]
+
+
+def _slope(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The slope of y over x through the origin by least squares, and its standard error."""
+    xx = sum(x * x for x, _ in pairs)
+    if not xx or len(pairs) < 3:
+        return 1.0, 1.0
+    slope = sum(x * y for x, y in pairs) / xx
+    rest = sum((y - slope * x) ** 2 for x, y in pairs)
+    return slope, float((rest / (len(pairs) - 1) / xx) ** 0.5)

@@ -48,7 +48,7 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
 def advice_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     """What would help, first what helps most; then what would not."""
     return [
-        (each["what"], each["how"], milliseconds(each["step_s"]), f"{each['gain']:.0%}", each["why"])
+        (each["what"], each["how"], each["why"], milliseconds(each["step_s"]), f"{each['gain']:.0%}")
         for each in summary["advice"]
     ]
 
