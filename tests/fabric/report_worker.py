@@ -1,7 +1,7 @@
 """One rank of a job whose steps compute and sum, for reports: its own clock says what a step takes.
 
-Arguments: a JSON object {"steps": n, "compute_s": s, "sums": [elements…], "dtype": "float32", "overlap": bool}. Computing
-is a sleep: eight ranks that computed on the two processors of a small machine would make each other late. With
+Arguments: a JSON object {"steps": n, "compute_s": s, "sums": [elements…], "dtype": "float32", "overlap": bool}.
+Computing is a sleep: ranks that computed on the few processors of a small machine would make each other late. With
 `overlap` the sums begin while the rank computes, evenly spread.
 """
 

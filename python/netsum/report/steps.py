@@ -139,16 +139,20 @@ class Rhythm:
             lasted = _lasting(operations, burst)
             modelled = _served(calls, burst.begin, now)
             changed = _served(calls, burst.begin, then)
-            lasts = lasted - modelled + changed if lasted >= modelled else lasted * changed / modelled
+            places = range(burst.begin, burst.end)
+            omitted = [each for each in places if now(each) is not None and then(each) is None]
+            if len(omitted) == len(places):
+                # What delayed it is gone with it.
+                lasts = 0.0
+            else:
+                lasts = lasted - modelled + changed if lasted >= modelled else lasted * changed / modelled
             is_last = burst.end == len(operations)
             next_call = course.following_s if is_last else operations[self.bursts[place + 1].begin].called_s
             if burst.waited:
                 # The last call of the burst itself comes when computing is ready for it.
-                at += max(lasts, calls[-1] - calls[0]) + (next_call - calls[0] - lasted)
+                at += max(lasts, calls[-1] - calls[0]) + (next_call - calls[0] - lasted) - len(omitted) * self.call_s
             else:
                 at += next_call - calls[0]
-            omitted = sum(now(each) is not None and then(each) is None for each in range(burst.begin, burst.end))
-            at -= omitted * self.call_s if burst.waited else 0.0
         return at
 
 
