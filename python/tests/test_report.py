@@ -44,13 +44,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Simulated:
-    """A job whose sums take `fixed_s` and, per byte, `per_byte_s`. jitter: share by which computing varies."""
+    """A job whose sums take `fixed_s` and, per byte, `per_byte_s`. jitter, noise: shares by which computing and sums
+    take longer at times."""
 
     parts: tuple[Part, ...]
     steps: int = 40
     fixed_s: float = 0.002
     per_byte_s: float = 1e-8
     jitter: float = 0.02
+    noise: float = 0.0
     seed: int = 1
     clocks: tuple[float, ...] = (0.0, 0.4, -3.0, 7.0)
     """By how much the ranks' clocks are ahead."""
@@ -71,8 +73,9 @@ class Simulated:
                 ]
                 last = max(calls)
                 begin = last if begin is None else begin
-                seconds = self.fixed_s + self.per_byte_s * part.nbytes
-                follows = self.per_byte_s * part.nbytes
+                slower = 1 + self.noise * chance.random() if self.noise else 1.0
+                seconds = (self.fixed_s + self.per_byte_s * part.nbytes) * slower
+                follows = self.per_byte_s * part.nbytes * slower
                 end = max(last + seconds, busy_until + follows) if busy_until > last else last + seconds
                 busy_until = end
                 for rank in range(RANKS):
@@ -179,6 +182,25 @@ def test_where_computing_hides_the_sums_nothing_is_promised(tmp_path: Path) -> N
     assert not [each for each in summary["advice"] if each["worth"]]
 
 
+@pytest.mark.parametrize("parts", [BLOCKING, OVERLAPPED], ids=["blocking", "overlapped"])
+def test_a_ring_takes_2n_minus_2_messages_and_2n_minus_2_nths_of_the_bytes(
+    tmp_path: Path, parts: tuple[Part, ...]
+) -> None:
+    job = Simulated(parts)
+    written(tmp_path, job)
+    ring = summarize(read(tmp_path))["ring"]
+    _, then_s = replace(job, fixed_s=2 * 3 * 1e-4, per_byte_s=2 * 3 / 4 / 1e8).run()
+    assert ring["step_s"] == pytest.approx(then_s, rel=0.03)
+
+
+def test_where_sums_vary_nothing_is_said_of_hosts_and_rings(tmp_path: Path) -> None:
+    job = Simulated(BLOCKING, noise=2.0)
+    written(tmp_path, job)
+    summary = summarize(read(tmp_path))
+    assert summary["ring"] is None and "hosts" not in {each["key"] for each in summary["advice"]}
+    assert any("is not predicted" in note for note in summary["notes"])
+
+
 def test_the_late_rank_is_named_and_what_it_costs_predicted(tmp_path: Path) -> None:
     slow = (0.03, 0.03, 0.042, 0.03)
     job = Simulated((Part(slow, 1 << 20), Part(even(0.001), 1 << 14)))
@@ -270,7 +292,9 @@ def test_the_report_of_a_job_on_switches(fabric: LocalFabric, tmp_path: Path) ->
     )
     job = read(folder)
     summary = summarize(job)
-    assert (summary["group"], summary["size"], summary["path"], summary["notes"]) == ("world", RANKS, "trees", [])
+    assert (summary["group"], summary["size"], summary["path"]) == ("world", RANKS, "trees")
+    # A busy machine does not allow all predictions.
+    assert [note for note in summary["notes"] if "is not predicted" not in note] == []
     assert summary["steps"]["seconds"] == pytest.approx(median(own), rel=0.1)
     assert (summary["steps"]["operations"], summary["steps"]["bytes"]) == (2, 4 * LARGE + 4 * SMALL)
     assert [
@@ -291,7 +315,6 @@ def test_the_report_of_a_job_on_switches(fabric: LocalFabric, tmp_path: Path) ->
             assert summed <= link[direction] <= 1.2 * summed
         ring = 2 * 2 * (RANKS - 1) / RANKS * steps * (4 * LARGE + 4 * SMALL)
         assert link["ring_bytes"] == pytest.approx(ring)
-    assert summary["ring"]["step_s"] > 0.1
     parts = PageParts(page.render(job, summary))
     assert parts.problems == []
     headings = {"What would help", "Steps", "Load of the links", "Stragglers", "Calls", "Settings"}

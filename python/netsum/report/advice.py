@@ -181,6 +181,8 @@ def _merged(model: Model, limit: int) -> list[float | None]:
 
 def _hosts(model: Model) -> Iterator[Advice]:
     """The other way for the smallest sums: by hosts instead of switches."""
+    if not model.pace_holds:
+        return
     sizes = sorted({call.nbytes for call, switched in zip(model.calls, model.by_switches, strict=True) if switched})
     best: Advice | None = None
     for limit in sizes:

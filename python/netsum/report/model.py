@@ -18,6 +18,8 @@ FILLED = 0.7
 """Share of a burst's time in which the fullest link must be busy to be called the limit."""
 APART = 2.0
 """Sizes that differ by this factor tell what does not depend on the size from what does."""
+STEADY = 1.25
+"""By no more than this factor may the median burst take longer than the shortest to be called steady."""
 PAIRS_MAX = 64
 """Ranks up to which an exchange of all with all is computed."""
 
@@ -194,6 +196,16 @@ class Model:
         return self.link_s * nbytes >= FILLED * seconds
 
     @cached_property
+    def pace_holds(self) -> bool:
+        """Whether what the ranks measured at the start tells what hosts would take: links are the limit, or the largest
+        burst takes the same time in all steps. Hosts that compute while they sum, on too few cores, are slower."""
+        bursts = [burst for burst in self.rhythm.bursts if any(c.nbytes for c in self.calls[burst.begin : burst.end])]
+        if self.is_link_bound or not bursts:
+            return True
+        largest = max(bursts, key=self.rhythm.burst_seconds)
+        return self.rhythm.varies(largest) <= STEADY
+
+    @cached_property
     def factors(self) -> dict[int, float]:
         """By operation of a step by hosts: its measured time, as a multiple of the model's."""
         found: dict[int, float] = {}
@@ -237,10 +249,10 @@ class Model:
         """An allreduce in a ring over the ranks in their order: 2(N-1) messages, 2(N-1)/N of the bytes.
 
         The rate is that of the fullest link, or of the hosts if these limited the messages at the start. None if the
-        ranks have measured no pace.
+        ranks have measured no pace, or it does not hold.
         """
         link, size = self.job.first.stats["link"], self.job.size
-        if link["shared_memory"] or not link["bytes_per_s"] or size < 2:
+        if link["shared_memory"] or not link["bytes_per_s"] or size < 2 or not self.pace_holds:
             return None
         per_byte_s = 2 * (size - 1) / size / link["bytes_per_s"]
         if self.pace_is_of_links and self.net is not None:

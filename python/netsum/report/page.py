@@ -27,7 +27,7 @@ def render(job: Job, summary: dict[str, Any]) -> str:
         [
             f"<h1>Job {escape(summary['name'])}</h1>",
             f'<p class="lead">{escape(lead(summary))}</p>',
-            *[f'<p class="bad">{escape(note)}.</p>' for note in summary["notes"]],
+            *[f'<p class="lead">Note: {escape(note)}.</p>' for note in summary["notes"]],
             _cards(summary),
             *_advice(summary),
             *_steps(job, summary),
@@ -50,7 +50,7 @@ def _cards(summary: dict[str, Any]) -> str:
         found += [
             (milliseconds(steps["seconds"]), "median step"),
             (f"{share:.0%}", "of it is communication that no computing hides"),
-            (amount(steps["bytes"]), f"summed per step, in {steps['operations']} operations"),
+            (amount(steps["bytes"]), f"summed per step; operations: {steps['operations']}"),
         ]
         if steps["overlap"] is not None:
             found.append((f"{steps['overlap']:.0%}", "of the communication overlaps with computing"))

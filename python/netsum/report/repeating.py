@@ -14,19 +14,21 @@ LEAST = 3
 LIKELY = 8
 """Numbers of repetitions between long pauses that are tried."""
 LONGER = 1.5
-"""The pause between steps is longer than any within them by this factor."""
+"""The pause between steps is longer than any within them by this factor, in the median."""
+MOSTLY = 0.6
+"""Share of the steps before which the pause is longer than any within them."""
 
 
 def training_steps(called: Sequence[tuple[str, int, float, float]]) -> list[TrainingStep]:
     """The steps in calls (name, bytes, time of the call, time of the end), oldest first.
 
-    The core finds the shortest repetition of the calls. If all calls of a step are alike, that is a part of a step:
-    then longer pauses come after the same number of repetitions each time, and steps begin there.
+    The core finds the shortest repetition of the calls. If all calls are alike, that is one call, and a step may have
+    several: then longer pauses come after the same number of calls each time, and steps begin there.
     """
     from netsum import _core
 
     found: list[TrainingStep] = json.loads(_core.training_steps(called))
-    if len(found) <= 2 * LEAST:
+    if len(found) <= 2 * LEAST or found[0]["operations"] > 1:
         return found
     place = {at: index for index, (_, _, at, _) in enumerate(called)}
     begins = [place[step["began_s"]] for step in found]
@@ -56,8 +58,11 @@ def _regular(quiet: Sequence[float]) -> tuple[int, int]:
             continue
         pauses = [median(quiet[phase::many]) for phase in range(many)]
         longest, second = sorted(pauses, reverse=True)[:2]
-        if longest > LONGER * second:
-            return many, pauses.index(longest)
+        first = pauses.index(longest)
+        groups = [quiet[at : at + many] for at in range(first, len(quiet) - many + 1, many)]
+        share = sum(group[0] == max(group) for group in groups) / max(len(groups), 1)
+        if longest > LONGER * second and share >= MOSTLY:
+            return many, first
     return 1, 0
 
 

@@ -7,6 +7,7 @@ the burst before it, or came when computing was ready for it, is seen from all s
 the burst's duration in the first case, and does not in the second.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -123,6 +124,11 @@ class Rhythm:
     def burst_seconds(self, burst: Burst) -> float:
         """The median duration of a burst, from the last rank's call to the last rank's end."""
         return median(_lasting(step.together.operations, burst) for step in self.steps)
+
+    def varies(self, burst: Burst) -> float:
+        """The median duration of a burst as a multiple of the shortest."""
+        lasting = [_lasting(step.together.operations, burst) for step in self.steps]
+        return median(lasting) / min(lasting) if min(lasting) else math.inf
 
     def replayed(self, now: Costs, then: Costs) -> float:
         """The median step if its operations cost `then`, by the model in which they cost `now`."""

@@ -156,6 +156,8 @@ def _notes(job: Job, found: Rhythm | None, model: Model | None) -> list[str]:
         notes.append(f"rank 0 could not read the controller's status: {controller['problem'] or 'it came too late'}")
     elif controller.get("other_jobs"):
         notes.append(f"{controller['other_jobs']} other jobs ran on the fabric; bytes of links include theirs")
+    if model is not None and not model.pace_holds:
+        notes.append("what hosts or a ring would take is not predicted: the times of sums vary too much for that")
     if model is not None and not model.is_known:
         notes.append("nothing can be predicted: the cost of some operations is unknown")
     return notes

@@ -25,9 +25,10 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
     steps = summary["steps"]
     if steps:
         share = steps["exposed_s"] / steps["seconds"] if steps["seconds"] else 0.0
+        many = "operation" if steps["operations"] == 1 else "operations"
         yield (
             f"step {milliseconds(steps['seconds'])}, of it {milliseconds(steps['exposed_s'])} ({share:.0%}) "
-            f"communication that no computing hides; {steps['operations']} operations, {amount(steps['bytes'])}"
+            f"communication that no computing hides; {steps['operations']} {many}, {amount(steps['bytes'])}"
         )
     if summary["ring"]:
         yield f"round a ring the step would take {milliseconds(summary['ring']['step_s'])}"
