@@ -1,7 +1,10 @@
 """Reports of jobs: the figures against independent ones, the predictions against a simulation, the page, the errors."""
 
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from page_parts import PageParts
-from processes import run_ranks
+from processes import BOUND_S, run_ranks
 
 from netsum import _core
 from netsum.communicator import connect
@@ -394,13 +397,69 @@ def test_a_folder_that_cannot_be_written_ends_no_job(tmp_path: Path) -> None:
     assert len(run_ranks(training(3), 2, **settings)) == 2
 
 
-# Unusable files.
+def test_a_report_that_fails_ends_no_job(tmp_path: Path) -> None:
+    class Broken:
+        def recorded(self) -> str:
+            raise RuntimeError("no recorder")
+
+    group: Any = Broken()
+    follower = recording.Follower()
+    follower.add(group, tmp_path)
+    with pytest.warns(UserWarning, match="no recorder"):
+        while not follower._files[group].ended:
+            follower.finish(group)
+    assert list(tmp_path.iterdir()) == []
+
+
+# The command.
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     written(tmp_path, Simulated(BLOCKING, steps=8))
     return tmp_path
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command with these arguments, on a wide terminal."""
+    words = [sys.executable, "-c", "from netsum.cli.app import main; main()", "report", *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=BOUND_S)
+
+
+def test_the_command_prints_writes_and_compares(folder: Path, tmp_path: Path) -> None:
+    found = command(folder, "-o", tmp_path / "page.html")
+    assert found.returncode == 0, found.stderr
+    assert "job world: 4 ranks, sums by switches" in found.stdout and "bfloat16 gradients" in found.stdout
+    assert PageParts((tmp_path / "page.html").read_text()).problems == []
+    figures = json.loads(command(folder, "--json").stdout)
+    assert figures["steps"]["operations"] == len(BLOCKING)
+    both = command(folder, folder, "--json", "-o", tmp_path / "both.html")
+    assert json.loads(both.stdout)["step"] == 0 and "What changed" in (tmp_path / "both.html").read_text()
+    assert "the step takes the same time" in command(folder, folder).stdout
+
+
+def test_the_command_names_what_it_cannot_use(folder: Path, tmp_path: Path) -> None:
+    for arguments, said in (
+        ((folder / "gone",), "no such folder"),
+        ((folder, folder / "gone"), "no such folder"),
+        ((folder, "--group", "[/bold]x"), "no group [/bold]x"),
+        ((folder, "-o", folder / "gone" / "page.html"), "cannot be written"),
+    ):
+        found = command(*arguments)
+        assert found.returncode == 1 and said in found.stderr and "Traceback" not in found.stderr
+
+
+def test_texts_of_others_are_printed_as_they_are(folder: Path, tmp_path: Path) -> None:
+    name = "[/bold]<script>x"
+    for path in folder.glob("*.json"):
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"group": name, "place": name, "failure": name}))
+    found = command(folder, "-o", tmp_path / "page.html")
+    assert f"job {name}: " in found.stdout and f"failed: {name}" in found.stdout
+    parts = PageParts((tmp_path / "page.html").read_text())
+    assert parts.problems == [] and "script" not in parts.count
+
+
+# Unusable files.
 
 
 FIRST = "netsum-report-world-rank0.json"

@@ -21,6 +21,8 @@ SAMPLE_MAX = 8 * BLOCK
 SERIES_MAX = 2000
 RECENT = 2048
 """Operations in which steps are looked for."""
+SEARCH_AT = 512
+"""New operations after which steps are looked for."""
 TOLERANCE_S = 1e-4
 """Steps are found in times that are rounded."""
 SIZES = [1 << bits for bits in range(8, 31)]
@@ -76,6 +78,7 @@ class GroupRecord:
         self._sample: list[tuple[int, int, float, float]] = []
         self._recent: dict[int, tuple[str, int, float, float]] = {}
         self._steps = Series()
+        self._unsearched = 0
         self._recorded: Recorded | None = None
         self._stats: GroupStats | None = None
         self.last_end_s = 0.0
@@ -91,7 +94,9 @@ class GroupRecord:
         fresh = self._fresh.take(recorded)
         for number, operation in fresh:
             self._take(number, operation)
-        self._find_steps()
+        self._unsearched += len(fresh)
+        if self._unsearched >= SEARCH_AT:
+            self._find_steps()
         return len(fresh)
 
     @property
@@ -140,6 +145,7 @@ class GroupRecord:
         return self._calls[key]
 
     def _find_steps(self) -> None:
+        self._unsearched = 0
         numbers = sorted(self._recent)
         for number in numbers[:-RECENT]:
             del self._recent[number]
@@ -150,6 +156,7 @@ class GroupRecord:
         recorded, stats = self._recorded, self._stats
         if recorded is None or stats is None:
             return None
+        self._find_steps()
         base = min((called for _, _, called, _ in self._sample), default=0.0)
         return {
             "format": FORMAT,

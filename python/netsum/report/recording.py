@@ -8,6 +8,8 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +59,6 @@ class GroupFile:
 
     def finish(self, core: "Group") -> None:
         """Take the rest, and write the file for the last time."""
-        if self.ended:
-            return
         self.ended = True
         self._record.fold(core)
         self._begin_watch()
@@ -120,8 +120,8 @@ class Follower:
         """Write the file of a group that is about to end."""
         with self._lock:
             file = self._files.get(core)
-            if file is not None:
-                file.finish(core)
+            if file is not None and not file.ended:
+                _guarded(file, lambda: file.finish(core))
 
     def finish_all(self) -> None:
         """Write the files of groups that nobody has closed."""
@@ -135,7 +135,7 @@ class Follower:
             self._added.clear()
             with self._lock:
                 open_ = [(core, file) for core, file in list(self._files.items()) if not file.ended]
-                most = max((file.look(core) for core, file in open_), default=0)
+                most = max((_guarded(file, partial(file.look, core)) or 0 for core, file in open_), default=0)
             # The controller's counters are read as soon as a group is connected.
             connecting = any(not file.connected for _, file in open_)
             del open_
@@ -143,6 +143,16 @@ class Follower:
             rate = most / max(now - last, 1e-6)
             last = now
             period = SHORTEST_S if connecting else min(max(SHARE / rate if rate else PERIOD_S, SHORTEST_S), PERIOD_S)
+
+
+def _guarded(file: GroupFile, action: Callable[[], int | None]) -> int | None:
+    """Do it; if that fails, say so and leave the group alone: a report ends no job."""
+    try:
+        return action()
+    except Exception as error:
+        file.ended = True
+        warnings.warn(f"netsum: no report is written: {error!r}", stacklevel=2)
+        return None
 
 
 _lock = threading.Lock()
