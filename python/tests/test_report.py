@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -21,11 +22,15 @@ from processes import BOUND_S, run_ranks
 from netsum import _core
 from netsum.communicator import connect
 from netsum.fabric.local import LocalFabric
-from netsum.report import compare, page, recording
+from netsum.fabric.ring import ring_link_bytes
+from netsum.report import compare, files, page, recording
 from netsum.report.files import ReportError, read
+from netsum.report.model import Model
+from netsum.report.network import Net, placements, plan_trees, ring_seconds, tree_loads
 from netsum.report.record import BLOCK, SAMPLE_MAX, SERIES_MAX, GroupRecord, Series
 from netsum.report.recording import GroupFile
 from netsum.report.repeating import training_steps
+from netsum.report.steps import rhythm
 from netsum.report.summary import summarize
 
 RANKS = 4
@@ -262,6 +267,65 @@ def test_steps_of_calls_that_are_all_alike_begin_after_the_long_pauses() -> None
     assert series.count == len(found)
 
 
+# The network.
+
+
+def leaf_spine(racks: int, hosts: int, spines: int, uplink_bps: float = 1e9) -> Net:
+    names = [f"h{i}" for i in range(racks * hosts)]
+    links = [(name, f"rack{i // hosts}", 1e9) for i, name in enumerate(names)]
+    links += [(f"rack{rack}", f"spine{spine}", uplink_bps) for rack in range(racks) for spine in range(spines)]
+    switches = [f"rack{i}" for i in range(racks)] + [f"spine{i}" for i in range(spines)]
+    return Net.of(
+        {
+            "name": "test",
+            "hosts": names,
+            "switches": [{"name": name, "role": "switch", "state": "up"} for name in switches],
+            "links": [{"a": a, "b": b, "rate_bps": rate} for a, b, rate in links],
+        }
+    )
+
+
+def test_trees_have_the_least_depth_and_share_no_link_between_switches() -> None:
+    net = leaf_spine(2, 2, 3)
+    trees = plan_trees(net, ["h0", "h1", "h2", "h3"], 255)
+    assert len(trees) == 3 and all(len(tree) == 4 + 2 for tree in trees)
+    uplinks = [edge for tree in trees for edge in tree if edge <= net.switches]
+    assert len(set(uplinks)) == len(uplinks) == 6
+    # Ranks of one rack get the one tree at its switch.
+    (one,) = plan_trees(net, ["h0", "h1"], 255)
+    assert one == [frozenset(("h0", "rack0")), frozenset(("h1", "rack0"))]
+    assert net.fullest(tree_loads(trees, [1 / 3] * 3)) == pytest.approx(8e-9)
+
+
+def test_slow_uplinks_limit_trees_until_the_ranks_share_a_rack() -> None:
+    net = leaf_spine(2, 4, 1, uplink_bps=1e8)
+    apart = ["h0", "h1", "h4", "h5"]
+    assert net.fullest(tree_loads(plan_trees(net, apart, 1), [1.0])) == pytest.approx(8e-8)
+    assert placements(net, apart, set())[0] == ["h0", "h1", "h2", "h3"]
+    assert placements(net, apart, {"h3"})[0] == ["h4", "h5", "h6", "h7"]
+    assert not [hosts for hosts in placements(net, apart, {"h3", "h7"}) if {"h3", "h7"} & {*hosts}]
+
+
+@pytest.mark.parametrize("placement", [["h0", "h1", "h2", "h3"], ["h0", "h2", "h1", "h3"], ["h0", "h0", "h2", "h2"]])
+def test_the_fullest_link_of_a_ring_follows_from_its_bytes(placement: list[str]) -> None:
+    net = leaf_spine(2, 2, 2)
+    both_ways = ring_link_bytes(net.description, placement, 1000)
+    # Each host is entered as often as it is left.
+    of_hosts = max(both_ways[f"h{host}-rack{host // 2}"] for host in range(4)) / 2
+    assert ring_seconds(net, placement) == pytest.approx(8 * of_hosts / 1000 / 1e9)
+
+
+def test_large_jobs_are_looked_at_in_fewer_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step_s = written(tmp_path, Simulated(BLOCKING, steps=1500))
+    whole = read(tmp_path)
+    monkeypatch.setattr(files, "OPERATIONS_MAX", 2 * SAMPLE_MAX)
+    part = read(tmp_path)
+    for rank, file in part.ranks.items():
+        assert {o.number // BLOCK for o in file.operations} == {0, 2, 4}
+        assert len(file.operations) < len(whole.ranks[rank].operations)
+    assert summarize(part)["steps"]["seconds"] == pytest.approx(step_s, rel=0.01)
+
+
 # Real jobs.
 
 
@@ -318,6 +382,14 @@ def test_the_report_of_a_job_on_switches(fabric: LocalFabric, tmp_path: Path) ->
             assert summed <= link[direction] <= 1.2 * summed
         ring = 2 * 2 * (RANKS - 1) / RANKS * steps * (4 * LARGE + 4 * SMALL)
         assert link["ring_bytes"] == pytest.approx(ring)
+    # The trees are those that the report computes by the controller's rule.
+    found = rhythm(job)
+    assert found is not None
+    model = Model(job, found)
+    assert model.net is not None and model.placement == ["h0", "h1", "h2", "h3"]
+    assert sorted(map(sorted, map(partial(map, sorted), model.trees))) == sorted(
+        map(sorted, map(partial(map, sorted), plan_trees(model.net, model.placement, 2)))
+    )
     parts = PageParts(page.render(job, summary))
     assert parts.problems == []
     headings = {"What would help", "Steps", "Load of the links", "Stragglers", "Calls", "Settings"}

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 from netsum.dashboard.words import milliseconds
 from netsum.report.model import Curve, Model
-from netsum.report.network import placements, plan_trees, tree_loads
+from netsum.report.network import Net, placements, plan_trees, tree_loads
 from netsum.report.steps import Cost
 
 WORTH = 0.03
 """Share of a step that an advice must save to be given."""
+TREES_MAX = 255
 AGREES = 0.05
 """The planner's trees and those computed here may differ by so much in their fullest link."""
 BUCKETS = [1 << 20, 4 << 20, 16 << 20, 25 << 20, 64 << 20]
@@ -72,7 +73,8 @@ def _trees(model: Model) -> Iterator[Advice]:
     if net is None or curve is None or not _plans_alike(model):
         return
     have = len(model.trees)
-    most = plan_trees(net, model.placement, 255)
+    whole = Net.of((model.job.first.controller or {})["fabric"], also_down=True)
+    most = plan_trees(whole, model.placement, TREES_MAX)
     if len(most) <= have:
         return
     loads = tree_loads(most, [1 / len(most)] * len(most))

@@ -142,8 +142,11 @@ def render(found: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) ->
         f"<ul>{''.join(f'<li>{escape(words)}</li>' for words in found['words'])}</ul>",
     ]
     if len(rows) == 2:
-        change = found["step"]
-        parts += [cards([(f"{change:+.0%}", "time of a step")]), "<br>", figure(drawing.bars("the median step", bars))]
+        parts += [
+            cards([(_signed(found["step"]), "time of a step")]),
+            "<br>",
+            figure(drawing.bars("the median step", bars)),
+        ]
     parts += ["<h2>Figures</h2>", table(("", "A", "B", "change"), figure_rows(found))]
     if found["settings"]:
         settings = [(each["setting"], each["a"] or "not set", each["b"] or "not set") for each in found["settings"]]
@@ -161,7 +164,7 @@ def figure_rows(found: dict[str, Any]) -> list[tuple[str, ...]]:
             each["what"],
             _shown(each["a"], each["unit"]),
             _shown(each["b"], each["unit"]),
-            f"{each['change']:+.0%}" if each["change"] is not None else "",
+            _signed(each["change"]),
         )
         for each in found["figures"]
     ]
@@ -171,7 +174,13 @@ def _call_row(each: dict[str, Any]) -> tuple[str, ...]:
     cells = []
     for call in (each["a"], each["b"]):
         cells += [milliseconds(call["seconds"]), call["by"]] if call else ["–", ""]
-    return (each["call"], *cells, f"{each['change']:+.0%}" if each["change"] is not None else "")
+    return (each["call"], *cells, _signed(each["change"]))
+
+
+def _signed(change: float | None) -> str:
+    if change is None:
+        return ""
+    return f"{round(100 * change):+d}%" if round(100 * change) else "0%"
 
 
 def _shown(value: float | None, unit: str) -> str:

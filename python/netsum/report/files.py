@@ -7,10 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from netsum.report.record import FORMAT
+from netsum.report.record import FORMAT, SAMPLE_MAX
 from netsum.reports import GroupStats
 
 RANKS_MAX = 1 << 20
+OPERATIONS_MAX = 1 << 20
+"""Operations of all ranks that are kept; larger jobs are looked at in fewer blocks."""
 _PATTERN = "netsum-report-*.json"
 
 
@@ -40,7 +42,7 @@ class Call:
         return self.name.split()[-1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operation:
     """One operation of the sample. called_s: since the first one of its rank's sample. call: index of its kind."""
 
@@ -82,8 +84,6 @@ class RankFile:
     settings: dict[str, str]
     lost: int
     calls: list[Call]
-    block: int
-    stride: int
     operations: list[Operation]
     steps: list[StepRow]
     costs: list[dict[str, Any]]
@@ -124,8 +124,9 @@ def read(folder: Path, group: str | None = None) -> Job:
     if not paths:
         raise ReportError(f"{folder}: no files {_PATTERN}; run the ranks with NETSUM_REPORT={folder}")
     groups: dict[str, dict[int, RankFile]] = {}
+    thin = -(-len(paths) * SAMPLE_MAX // OPERATIONS_MAX)
     for path in paths:
-        file = _parse(path)
+        file = _parse(path, thin)
         other = groups.setdefault(file.group, {}).setdefault(file.rank, file)
         if other is not file:
             raise ReportError(
@@ -148,7 +149,8 @@ def _weight(ranks: dict[int, RankFile]) -> tuple[int, int]:
     return file.size, file.stats["operations"]
 
 
-def _parse(path: Path) -> RankFile:
+def _parse(path: Path, thin: int) -> RankFile:
+    """thin: of so many blocks of operations one is kept."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         if value["format"] != FORMAT:
@@ -158,7 +160,9 @@ def _parse(path: Path) -> RankFile:
             raise ReportError(f"{path}: rank {rank} of {size} is impossible; was it written by netsum?")
         calls = [_call(each) for each in value["calls"]]
         sample = value["sample"]
-        operations = [Operation(int(n), int(i), at / 1e6, us / 1e6) for n, i, at, us in sample["operations"]]
+        apart = int(sample["block"]) * int(sample["stride"])
+        rows = [row for row in sample["operations"] if int(row[0]) // apart % thin == 0]
+        operations = [Operation(int(n), int(i), at / 1e6, us / 1e6) for n, i, at, us in rows]
         if any(not 0 <= operation.call < len(calls) for operation in operations):
             raise ReportError(f"{path}: an operation of a call that is not listed; was it written by netsum?")
         stats: GroupStats = value["stats"]
@@ -178,8 +182,6 @@ def _parse(path: Path) -> RankFile:
             {str(name): str(setting) for name, setting in value["settings"].items()},
             int(value["lost"]),
             calls,
-            int(sample["block"]),
-            int(sample["stride"]),
             sorted(operations, key=lambda operation: operation.number),
             [_step(*row) for row in value["steps"]["rows"]],
             value.get("costs", []),

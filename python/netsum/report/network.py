@@ -18,22 +18,22 @@ HEADERS = 42
 
 @dataclass(frozen=True)
 class Net:
-    """A fabric as a controller reported it. switches: those that are up and add."""
+    """A fabric as a controller reported it. switches: those that add."""
 
     description: Description
     switches: frozenset[str]
     rate_bps: dict[Edge, float]
 
     @classmethod
-    def of(cls, fabric: dict[str, Any]) -> "Net":
-        """From the part `fabric` of rank 0's file."""
+    def of(cls, fabric: dict[str, Any], also_down: bool = False) -> "Net":
+        """From the part `fabric` of rank 0's file. also_down: with the switches that were not up at the end."""
         links = tuple(Link((link["a"], link["b"]), f"{link['rate_bps']}bit/s") for link in fabric["links"])
         hosts = tuple(Host(name, "") for name in fabric["hosts"])
         nodes = [switch for switch in fabric["switches"] if switch["role"] == "switch"]
         switches = tuple(Switch(node["name"], "") for node in nodes)
         description = Description(fabric["name"], "", hosts, switches, links, Path())
         rates = {frozenset((link["a"], link["b"])): float(link["rate_bps"]) for link in fabric["links"]}
-        return cls(description, frozenset(node["name"] for node in nodes if node["state"] == "up"), rates)
+        return cls(description, frozenset(node["name"] for node in nodes if also_down or node["state"] == "up"), rates)
 
     @cached_property
     def neighbours(self) -> dict[str, list[str]]:

@@ -58,7 +58,8 @@ def _cards(summary: dict[str, Any]) -> str:
         found.append((milliseconds(ring["step_s"]), "the step if the sums went round a ring, computed"))
     pauses = summary["recoveries"]["pauses"]
     if pauses:
-        found.append((f"{summary['recoveries']['paused_s']:.2f} s", f"in {len(pauses)} pauses of the trees"))
+        many = "a pause" if len(pauses) == 1 else f"{len(pauses)} pauses"
+        found.append((milliseconds(summary["recoveries"]["paused_s"]), f"in {many} of the trees"))
     return cards(found)
 
 
@@ -172,7 +173,7 @@ def _recoveries(summary: dict[str, Any]) -> list[str]:
         return []
     begin = min([pause["at_unix_s"] for pause in found["pauses"]] + [plan["at_unix_s"] for plan in found["plans"]])
     pauses = [
-        (f"{pause['at_unix_s'] - begin:.1f} s", pause["what"].rstrip("; "), f"{pause['seconds']:.2f} s")
+        (f"{pause['at_unix_s'] - begin:.1f} s", pause["what"].rstrip("; "), milliseconds(pause["seconds"]))
         for pause in found["pauses"]
     ]
     plans = [
@@ -185,4 +186,4 @@ def _recoveries(summary: dict[str, Any]) -> list[str]:
             table(("at", "what happened", "nothing summed on trees for"), pauses, text=2),
             f"<p>{found['redone']} fragments were summed again.</p>",
         ]
-    return [*parts, table(("at", "plan", "trees", "why not more"), plans)] if plans else parts
+    return [*parts, table(("seen at", "plan", "trees", "why not more"), plans, text=4)] if plans else parts

@@ -36,7 +36,7 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
     if any(each["key"] == "straggler" for each in summary["advice"]):
         yield f"all wait for rank {late['rank']}: {milliseconds(late['late_s'])} in each step"
     for pause in summary["recoveries"]["pauses"]:
-        yield f"pause of {pause['seconds']:.2f} s: {pause['what'].rstrip('; ')}"
+        yield f"pause of {milliseconds(pause['seconds'])}: {pause['what'].rstrip('; ')}"
     worth = [each for each in summary["advice"] if each["worth"]]
     for each in worth:
         yield f"{each['what']}: step {milliseconds(each['step_s'])}, {each['gain']:.0%} less; {each['how']}"
@@ -49,7 +49,7 @@ def lines(summary: dict[str, Any]) -> Iterator[str]:
 def advice_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
     """What would help, first what helps most; then what would not."""
     return [
-        (each["what"], each["how"], each["why"], milliseconds(each["step_s"]), f"{each['gain']:.0%}")
+        (each["what"], each["how"], each["why"], milliseconds(each["step_s"]), percent(each["gain"]))
         for each in summary["advice"]
     ]
 
@@ -75,6 +75,11 @@ def link_rows(summary: dict[str, Any]) -> list[tuple[str, ...]]:
         for link in ordered
         if link["bytes_ab"] or link["bytes_ba"] or link["ring_bytes"]
     ]
+
+
+def percent(share: float) -> str:
+    """A share in whole per cent, without a sign at 0."""
+    return f"{round(100 * share) or 0}%"
 
 
 def amount(count: float) -> str:
