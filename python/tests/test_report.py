@@ -267,6 +267,17 @@ def test_steps_of_calls_that_are_all_alike_begin_after_the_long_pauses() -> None
     assert series.count == len(found)
 
 
+def test_what_changed_is_said(tmp_path: Path) -> None:
+    slow = (0.03, 0.06, 0.03, 0.03)
+    for name, part in (("a", BLOCKING[0]), ("b", Part(slow, BLOCKING[0].nbytes))):
+        written(tmp_path / name, Simulated((part, *BLOCKING[1:])))
+    one, other = (summarize(read(tmp_path / name)) for name in "ab")
+    words = compare.compare(one, other)["words"]
+    assert "longer" in words[0] and "more computing" in words[0]
+    assert "all wait for rank 1 now" in words
+    assert "nobody waits for rank 1 any more" in compare.compare(other, one)["words"]
+
+
 # The network.
 
 
@@ -431,7 +442,7 @@ def test_a_job_without_a_controller_and_what_changed(tmp_path: Path) -> None:
     found = compare.compare(one, other)
     assert 1 + found["step"] == pytest.approx(own["b"] / own["a"], rel=0.1)
     assert [each["setting"] for each in found["settings"]] == ["NETSUM_NETWORK"]
-    assert any("all wait for rank 1 now" in words for words in found["words"])
+    assert other["stragglers"]["rank"] == 1
     parts = PageParts(compare.render(found, one, other))
     assert parts.problems == [] and parts.texts["h1"] == ["What changed"]
     same = compare.compare(one, one)
@@ -454,6 +465,18 @@ def test_a_rank_that_fails_leaves_a_file(tmp_path: Path) -> None:
     run_ranks(body, 3, NETSUM_REPORT=str(tmp_path), NETSUM_CONTROLLER="", NETSUM_SHARED_MEMORY="off")
     summary = summarize(read(tmp_path))
     assert any("the loss is not a number" in note for note in summary["notes"])
+
+
+def test_a_program_that_closes_nothing_leaves_its_file(tmp_path: Path) -> None:
+    script = "import numpy as np; from netsum.communicator import connect\n"
+    script += "ours = connect()\nfor _ in range(20): ours.allreduce(np.ones(1000, np.float32))"
+    settings = {**os.environ, "NETSUM_REPORT": str(tmp_path), "NETSUM_CONTROLLER": ""}
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=settings, timeout=BOUND_S, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    file = read(tmp_path).first
+    assert file.ended and [call.count for call in file.calls] == [20]
 
 
 def test_without_the_setting_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:

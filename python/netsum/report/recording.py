@@ -25,6 +25,8 @@ PERIOD_S, SHORTEST_S = 0.5, 0.02
 """Longest and shortest time between two looks at the recorders, which keep 512 operations."""
 SHARE = 128
 """A look is due after so many operations, at the rate of the last ones."""
+STOP_S = 2.0
+"""So long the end of the program waits for the thread."""
 WRITE_S = 30.0
 """So often files are written meanwhile: a killed process leaves the last one."""
 _SECRET = "NETSUM_TOKEN"
@@ -108,7 +110,9 @@ class Follower:
         self._files: weakref.WeakKeyDictionary[Any, GroupFile] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._added = threading.Event()
-        threading.Thread(target=self._run, name="netsum-report", daemon=True).start()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="netsum-report", daemon=True)
+        self._thread.start()
 
     def add(self, core: "Group", folder: Path) -> None:
         """Follow a group as long as it lives."""
@@ -123,14 +127,18 @@ class Follower:
             if file is not None and not file.ended:
                 _guarded(file, lambda: file.finish(core))
 
-    def finish_all(self) -> None:
-        """Write the files of groups that nobody has closed."""
+    def stop(self) -> None:
+        """Write the files of groups that nobody has closed, and end the thread: none may be in the core when the
+        interpreter ends."""
         for core in list(self._files):
             self.finish(core)
+        self._stopped = True
+        self._added.set()
+        self._thread.join(STOP_S)
 
     def _run(self) -> None:
         period, last = PERIOD_S, time.monotonic()
-        while True:
+        while not self._stopped:
             self._added.wait(period)
             self._added.clear()
             with self._lock:
@@ -168,7 +176,7 @@ def follow(core: "Group") -> None:
     with _lock:
         if _follower is None:
             _follower = Follower()
-            atexit.register(_finish_all)
+            atexit.register(_stop)
     _follower.add(core, Path(folder))
 
 
@@ -178,9 +186,9 @@ def finish(core: "Group") -> None:
         _follower.finish(core)
 
 
-def _finish_all() -> None:
+def _stop() -> None:
     if _follower is not None:
-        _follower.finish_all()
+        _follower.stop()
 
 
 def _forget() -> None:

@@ -31,7 +31,8 @@ class Watch:
         self.problem = ""
         """Why the last status is missing."""
         self._end = threading.Event()
-        threading.Thread(target=self._run, name="netsum-report-watch", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="netsum-report-watch", daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         self._look()
@@ -41,6 +42,7 @@ class Watch:
     def finish(self, last_end_s: float) -> None:
         """Read the last counters, of operations that ended at a time, and stop."""
         self._end.set()
+        self._thread.join(2 * TIMEOUT_S)
         time.sleep(min(max(last_end_s + SETTLED_S - time.time(), 0.0), SETTLED_S))
         self._look()
 
