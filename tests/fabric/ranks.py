@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import runpy
 import signal
@@ -108,6 +109,8 @@ def _enter(namespace: str, environment: dict, log: Path) -> None:
     os.dup2(out, 2)
     # Pipes and sockets of the tests: their readers must see the end when the tests close them.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    # Objects of the parent that are garbage would close descriptors that are others' here.
+    gc.freeze()
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     for which in (signal.SIGALRM, signal.SIGTERM):

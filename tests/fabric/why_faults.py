@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import os
 import pathlib
@@ -137,14 +138,29 @@ def _marks(scene: Scene) -> None:
 
 
 def _oversubscribed(scene: Scene) -> None:
-    """The rank and a crowd of busy loops on one processor; the other ranks keep the others."""
-    cpus = sorted(os.sched_getaffinity(0))
+    """The rank and a crowd of busy loops on one processor; the other ranks and the daemons keep the others."""
+    cpus = os.sched_getaffinity(0)
+    crowded = {min(cpus)}
     for rank, process in enumerate(scene.job.processes):
-        for tid in os.listdir(f"/proc/{process.pid}/task"):
-            os.sched_setaffinity(int(tid), {cpus[0]} if rank == scene.rank else set(cpus[1:] or cpus))
-    loop = ["taskset", "-c", str(cpus[0]), sys.executable, "-c", "while True: pass"]
-    crowd = [subprocess.Popen(loop) for _ in range(12)]
-    scene.undo += [process.kill for process in crowd] + [process.wait for process in crowd]
+        _keep_on(process.pid, crowded if rank == scene.rank else cpus - crowded or cpus)
+    for daemon in scene.fabric.processes.values():
+        _keep_on(daemon.pid, cpus - crowded or cpus)
+        scene.undo.append(functools.partial(_keep_on, daemon.pid, cpus))
+    loop = ["taskset", "-c", str(min(cpus)), sys.executable, "-c", "while True: pass"]
+    # Each in a session of its own, as the rank is: Linux shares processors between sessions first.
+    crowd = [subprocess.Popen(loop, start_new_session=True) for _ in range(12)]
+
+    def end() -> None:
+        for process in crowd:
+            process.kill()
+            process.wait(30)
+
+    scene.undo.append(end)
+
+
+def _keep_on(process: int, cpus: set[int]) -> None:
+    for tid in os.listdir(f"/proc/{process}/task"):
+        os.sched_setaffinity(int(tid), cpus)
 
 
 def _kill_controller(scene: Scene) -> None:
@@ -240,9 +256,7 @@ def case(fabric: Fabric, seed: int, name: str, draw: random.Random, cases: pathl
     other = draw.choice([each for each in range(SIZE) if each != rank])
     folder = fabric.folder("fault")
     before = {each["job"] for each in fabric.status()["jobs"]}
-    # Rendezvous without libuv, whose io_uring fails in forks of this machine now and then.
-    hosts, argument = fabric.network.hosts, str(folder / "fault")
-    job = Workers(fabric, hosts, "why_worker.py", argument, USE_LIBUV="0")
+    job = Workers(fabric, fabric.network.hosts, "why_worker.py", str(folder / "fault"))
     scene = Scene(fabric, job, folder, rank, other)
     try:
         job.wait_for_step(3)
