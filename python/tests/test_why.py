@@ -18,7 +18,7 @@ NOW = 1000.0
 
 def _stats(**trees: Any) -> dict[str, Any]:
     tree = {"tree": 0, "switch": "rack0", "window": 32, "results": 0, "retransmits": 0, "marks": 0, "waiting_for": 0}
-    return {"job": 7, "trees": [{**tree, **trees}]}
+    return {"job": 7, "trees": [{**tree, **trees}], "pauses": []}
 
 
 def _calls(ended: int, pending: float | None, words: str = "allreduce float32[9] sum") -> tuple[Call, ...]:
@@ -83,12 +83,45 @@ def _in_group(name: str, rank: int, calls: tuple[Call, ...]) -> dict[str, Member
 
 
 def _status(**more: Any) -> Any:
-    rank = {"rank": 0, "host": "h0", "pid": 100, "state": "connected", "udp_address": "", "statistics": None}
-    node = {"switch": "rack0", "address": "", "children": [], "parent": "", "via": []}
-    tree = {"tree": 0, "root": "rack0", "nodes": [node]}
-    job = {"job": 7, "name": "world", "size": 4, "state": "running", "trees": [tree], "reason": "", "ranks": [rank]}
+    """Ranks 0 and 1 below rack0, ranks 2 and 3 below rack1, and a spine."""
+    ranks = [
+        {"rank": n, "host": f"h{n}", "pid": 100 + n, "state": "connected", "udp_address": "", "statistics": None}
+        for n in range(4)
+    ]
+    nodes = [_node("spine0", []), _node("rack0", [0, 1]), _node("rack1", [2, 3])]
+    tree = {"tree": 0, "root": "spine0", "nodes": nodes}
+    job = {"job": 7, "name": "world", "size": 4, "state": "running", "trees": [tree], "reason": "", "ranks": ranks}
     switch = {"name": "rack0", "role": "switch", "state": "up", "state_for_s": 9.0}
-    return {"jobs": [{**job, **more.pop("job", {})}], "switches": [{**switch, **more.pop("switch", {})}]}
+    links = [{"a": f"h{n}", "b": f"rack{n // 2}"} for n in range(4)] + [
+        {"a": f"rack{n}", "b": "spine0"} for n in (0, 1)
+    ]
+    job |= more.pop("job", {})
+    return {"jobs": [job], "switches": [{**switch, **more.pop("switch", {})}], "links": links}
+
+
+def _node(switch: str, ranks: list[int]) -> dict[str, Any]:
+    children = [{"branch": rank, "child": {"Rank": rank}} for rank in ranks]
+    return {"switch": switch, "address": "", "children": children, "parent": "", "via": []}
+
+
+def _silent(*silent: int, trees: bool = True) -> Any:
+    """A status in which these ranks report that tree 0 does not answer, or one without trees."""
+    found = _status(job={} if trees else {"trees": [], "reason": "0 of 1 trees: spine0 does not answer"})
+    for rank in found["jobs"][0]["ranks"]:
+        rank["statistics"] = {"silent_trees": [0] if rank["rank"] in silent else []}
+    return found
+
+
+def _stopped(stopped_s: dict[int, float], ago_s: float, back: bool = False) -> list[Process]:
+    """Healthy processes whose trees did not answer for so long, until `ago_s` ago; `back`: they use trees again."""
+    found = []
+    for rank in range(4):
+        seconds = stopped_s.get(rank, 0.001)
+        what = "the trees did not answer: on the host path with plan 2 (spine0 does not answer on the data plane)"
+        pauses = [{"what": what, "at_unix_s": NOW - ago_s - seconds, "seconds": seconds}]
+        stats = {**_stats(results=9, retransmits=1), "pauses": pauses}
+        found.append(_process(rank, _calls(20, 0.1), stats=stats if back else {**stats, "trees": []}))
+    return found
 
 
 def _grown(**counters: int) -> tuple[list[Process], list[Process]]:
@@ -161,7 +194,53 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
         (),
     ),
     "stuck": (_case(*_others(0, 1, 2, 3)), "unknown", (0, 1, 2, 3)),
+    "one rank without answers": (_case(*_others(0, 1, 2, 3), now=_silent(3)), "large packets", (3,)),
+    "a rack without answers": (_case(*_others(0, 1, 2, 3), now=_silent(2, 3)), "switch", ()),
+    "nobody with answers": (_case(*_others(0, 1, 2, 3), now=_silent(0, 1, 2, 3)), "switch", ()),
+    "one rank had none": (_case(*_stopped({3: 1.8}, 30.0), now=_silent(trees=False)), "large packets", (3,)),
+    "a rack had none": (_case(*_stopped({0: 1.8, 1: 1.9}, 30.0), now=_silent(trees=False)), "switch", ()),
+    "back on trees": (_case(*_stopped({3: 1.8}, 3.0, back=True), now=_silent()), "large packets", (3,)),
+    "back on trees and well": (_case(*_stopped({3: 1.8}, 30.0, back=True), now=_silent()), "well", ()),
+    "all stopped at once": (_case(*_stopped({}, 3.0, back=True), now=_silent()), "well", ()),
+    "new trees": (
+        _case(
+            *[_process(rank, _calls(20, 0.1), stats=_stats(results=4000, retransmits=400)) for rank in range(4)],
+            first=[_process(rank, _calls(20, 0.1), stats={**_stats(), "trees": []}) for rank in range(4)],
+        ),
+        "well",
+        (),
+    ),
+    "starved": (
+        _case(*[_process(rank, _calls(20, 0.1), starved=0.8 * (rank == 2)) for rank in range(4)], stragglers=[LINK]),
+        "host",
+        (2,),
+    ),
+    "starved, and others send again": (
+        _case(
+            *[
+                _process(rank, _calls(20, 0.1), starved=0.8 * (rank == 1), stats=_stats(results=500, retransmits=60))
+                for rank in range(4)
+            ],
+            first=[_process(rank, _calls(20, 0.1), starved=0.8 * (rank == 1)) for rank in range(4)],
+            stragglers=[LINK],
+        ),
+        "host",
+        (1,),
+    ),
+    "starved and stuck": (
+        _case(*[_waits(rank, starved=0.9 * (rank == 3)) for rank in range(4)]),
+        "host",
+        (3,),
+    ),
 }
+
+
+@pytest.mark.parametrize(
+    ("silent", "place"),
+    [((0, 1), "rack0"), ((2, 3), "rack1"), ((0, 1, 2, 3), "spine0"), ((1,), "link h1 - rack0")],
+)
+def test_what_does_not_answer_is_what_the_silent_ranks_have_in_common(silent, place):
+    assert judge(_case(*_others(0, 1, 2, 3), now=_silent(*silent))).place == place
 
 
 @pytest.mark.parametrize("name", CASES)

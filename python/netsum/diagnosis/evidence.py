@@ -4,7 +4,7 @@ processes that do not answer. Parsed from JSON; everything of a process comes fr
 from dataclasses import dataclass, field
 from typing import Any
 
-from netsum.reports import ControllerStatus
+from netsum.reports import ControllerStatus, Straggler
 
 Frame = tuple[str, int, str]
 """File, line, function."""
@@ -72,7 +72,8 @@ class Membership:
 
 @dataclass(frozen=True)
 class Process:
-    """The answer of a process. silent_s: for how long its interpreter has not answered; None: it has."""
+    """The answer of a process. silent_s: for how long its interpreter has not answered; None: it has. starved: share of
+    the time for which a thread of this library, which sends and receives, waited for a processor."""
 
     pid: int
     at: float
@@ -84,6 +85,7 @@ class Process:
     stacks: tuple[Stack, ...]
     uncaught: str | None = None
     silent_s: float | None = None
+    starved: float = 0.0
 
     def main_thread(self) -> Thread | None:
         """The system's account of the main thread."""
@@ -115,7 +117,7 @@ class Case:
     job: int | None = None
     before: ControllerStatus | None = None
     now: ControllerStatus | None = None
-    stragglers: list[dict[str, Any]] = field(default_factory=list)
+    stragglers: list[Straggler] = field(default_factory=list)
     controller_error: str | None = None
 
 
@@ -137,6 +139,7 @@ def process(answer: dict[str, Any]) -> Process:
         stacks=_dumped(stacks["dump"]) if "dump" in stacks else _stacks(stacks),
         uncaught=stacks.get("uncaught"),
         silent_s=stacks.get("silent_s"),
+        starved=library["delayed"] if (library := answer.get("library")) else 0.0,
     )
 
 

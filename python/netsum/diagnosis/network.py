@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsum.diagnosis.evidence import Case, Process
-from netsum.reports import JobStatus, SwitchStatus
+from netsum.reports import JobStatus
 
 RESENT_MIN = 20
 """Packets sent again between two rounds; a few are lost on healthy networks."""
@@ -15,6 +15,11 @@ MARKED_SHARE = 0.9
 RESULTS_MIN = 50
 SLOW_SHARE = 0.25
 """Share of the time for which the others wait for a link before it is named."""
+LINK_FAULTS = ("slow link", "lossy link", "large packets")
+RECENT_S = 10.0
+"""For so long after a job is back on its trees, those that did not answer are named."""
+SPREAD_S = 0.5
+"""Ranks that get no answers stop at times that differ by less; those that do get some stop when they are told to."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +38,8 @@ def job_of(case: Case) -> JobStatus | None:
     return next((job for job in jobs if job["job"] == case.job), None)
 
 
-def dead_switch(case: Case) -> tuple[str, str] | None:
-    """A switch of the fabric that is down, or that the job's trees got no answer from: its name, and words."""
+def dead_switch(case: Case) -> Finding | None:
+    """A switch of the job that is down."""
     job = job_of(case)
     if case.now is None or job is None:
         return None
@@ -42,21 +47,76 @@ def dead_switch(case: Case) -> tuple[str, str] | None:
     for switch in case.now["switches"]:
         if switch["state"] == "down" and (switch["name"] in used or not job["trees"]):
             effect = f"; the job goes on without it: {job['reason']}" if job["reason"] else ""
-            return switch[
-                "name"
-            ], f"{_what(switch)} {switch['name']} is dead since {switch['state_for_s']:.0f} s{effect}"
-    silent = {
-        switch_of_tree
-        for rank in job["ranks"]
-        for tree in (rank["statistics"] or {"silent_trees": []})["silent_trees"]
-        for switch_of_tree in _nodes(job, tree)
-    }
-    silent |= _silent_by_ranks(case)
-    for name in sorted(silent):
-        return name, f"switch {name} does not answer: it is stopped, or its links are cut"
-    if job["reason"]:
-        return "", f"sums do not use all trees: {job['reason']}"
+            words = f"{switch['role']} {switch['name']} is dead since {switch['state_for_s']:.0f} s{effect}"
+            return Finding("switch", (), switch["name"], words)
     return None
+
+
+def unanswered(case: Case) -> Finding | None:
+    """A switch that does not answer, or a link on which a rank's packets vanish: all ranks below such a switch get no
+    answers; the neighbours of such a rank do, even if these say no more than for whom they wait."""
+    job = job_of(case)
+    if job is None:
+        return None
+    silent = _unanswered_ranks(case, job)
+    names = set() if silent else _silent_by_ranks(case)
+    if len(names) == 1:
+        return _silent_switch(names.pop())
+    if names or len(silent) == job["size"]:
+        # What all ranks have in common is the root.
+        roots = [tree["root"] for tree in job["trees"] if tree["tree"] in _silent_trees(job)]
+        roots += [tree["root"] for tree in job["trees"]]
+        return _silent_switch(roots[0]) if roots else None
+    if not silent:
+        return None
+    switch = _switch_of(case, job, silent[0])
+    if len(silent) == 1:
+        link = _link(case, silent[0], switch)
+        words = (
+            f"the packets of rank {silent[0]} get no answer, those of others do; small ones pass {link}: is its MTU "
+            "smaller than the interfaces say?"
+        )
+        return Finding("large packets", tuple(silent), link, words)
+    below = [rank["rank"] for rank in job["ranks"] if _switch_of(case, job, rank["rank"]) == switch]
+    return _silent_switch(switch) if switch and below == silent else None
+
+
+def _silent_trees(job: JobStatus) -> set[int]:
+    """Trees that ranks report as silent."""
+    return {tree for rank in job["ranks"] if (s := rank["statistics"]) for tree in s["silent_trees"]}
+
+
+def _silent_switch(name: str) -> Finding:
+    return Finding("switch", (), name, f"switch {name} does not answer: it is stopped, or its links are cut")
+
+
+def _unanswered_ranks(case: Case, job: JobStatus) -> list[int]:
+    """Ranks whose trees do not answer, or did not before the job left them: they stopped long before the others."""
+    silent = [rank["rank"] for rank in job["ranks"] if (s := rank["statistics"]) and s["silent_trees"]]
+    if silent:
+        return silent
+    stopped_s: dict[int, float] = {}
+    for rank, process in case.rounds[-1].processes.items() if case.rounds else ():
+        membership = process.groups.get(case.group)
+        pauses = [pause for pause in membership.stats["pauses"] if _is_silence(pause)] if membership else []
+        if not membership or not pauses:
+            return []
+        ended = pauses[-1]["at_unix_s"] + pauses[-1]["seconds"]
+        if membership.stats["trees"] and process.at - ended > RECENT_S:
+            return []
+        stopped_s[rank] = pauses[-1]["seconds"]
+    longest = max(stopped_s.values(), default=0.0)
+    return sorted(rank for rank, seconds in stopped_s.items() if seconds >= max(longest - SPREAD_S, SPREAD_S))
+
+
+def _is_silence(pause: dict[str, Any]) -> bool:
+    return str(pause["what"]).startswith("the trees did not answer")
+
+
+def fewer_trees(case: Case) -> Finding | None:
+    """What the controller says about trees that the job could have and has not."""
+    job = job_of(case)
+    return Finding("switch", (), "", f"sums do not use all trees: {job['reason']}") if job and job["reason"] else None
 
 
 def _silent_by_ranks(case: Case) -> set[str]:
@@ -82,12 +142,16 @@ def _switches_of(job: JobStatus | None) -> set[str]:
     return {node["switch"] for tree in job["trees"] for node in tree["nodes"]} if job else set()
 
 
-def _nodes(job: JobStatus, number: int) -> set[str]:
-    return {node["switch"] for tree in job["trees"] if tree["tree"] == number for node in tree["nodes"]}
-
-
-def _what(switch: SwitchStatus) -> str:
-    return switch["role"]
+def _switch_of(case: Case, job: JobStatus, rank: int) -> str:
+    """The first switch of a rank: of a tree, else the neighbour of its host; "" if there are several."""
+    for tree in job["trees"]:
+        for node in tree["nodes"]:
+            if any(child["child"].get("Rank") == rank for child in node["children"]):
+                return node["switch"]
+    host = next((each["host"] for each in job["ranks"] if each["rank"] == rank), "")
+    links = case.now["links"] if case.now else []
+    ends = {link["b"] if link["a"] == host else link["a"] for link in links if host in (link["a"], link["b"])}
+    return min(ends) if len(ends) == 1 else ""
 
 
 def reason_of_loss(case: Case, rank: int) -> str:
@@ -98,13 +162,14 @@ def reason_of_loss(case: Case, rank: int) -> str:
 
 
 def growth_of_trees(group: str, before: Process, now: Process) -> dict[tuple[int, str, int], dict[str, int]]:
-    """By tree, its first switch and the ranks that it last named as missing: how its counters grew."""
+    """By tree, its first switch and the ranks that it last named as missing: how its counters grew; not at all if the
+    job was not on it before."""
     old = {tree["tree"]: tree for tree in _trees(group, before)}
     found = {}
     for tree in _trees(group, now):
-        last = old.get(tree["tree"], {})
+        last = old.get(tree["tree"], tree)
         names = ("results", "retransmits", "marks")
-        growth = {name: max(int(tree[name]) - int(last.get(name, 0)), 0) for name in names}
+        growth = {name: max(int(tree[name]) - int(last[name]), 0) for name in names}
         found[(tree["tree"], str(tree["switch"]), int(tree["waiting_for"]))] = {**growth, "window": int(tree["window"])}
     return found
 
@@ -149,7 +214,7 @@ def judge(case: Case, stuck: bool) -> Finding | None:
     late = _slow_child(case)
     if late and late[2] >= SLOW_SHARE and late[1][0].startswith("rank ") and _given_up(case):
         rank = int(late[1][0][5:])
-        link = f"{_link(case, rank, growths)} - {late[1][1]}"
+        link = f"{_link_of(case, rank, growths)} - {late[1][1]}"
         words = (
             f"{late[1][1]} gets nothing from rank {rank}, so sums have left the trees; its small packets pass: an MTU?"
         )
@@ -163,7 +228,7 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         missing = growths and _missing(growths)
         if missing:
             rank = missing[0]
-            link = _link(case, rank, growths)
+            link = _link_of(case, rank, growths)
             words = f"small packets pass {link}, large ones do not: is its MTU smaller than the interfaces say?"
             return Finding("large packets", tuple(missing), link, words)
     marks = sum(growth.marks for growth in growths.values())
@@ -173,7 +238,7 @@ def judge(case: Case, stuck: bool) -> Finding | None:
     if late and late[0] == "link" and late[2] >= SLOW_SHARE:
         child, at = late[1]
         ranks = (int(child[5:]),) if child.startswith("rank ") else ()
-        link = _link(case, ranks[0], growths) if ranks else f"link {child} - {at}"
+        link = _link_of(case, ranks[0], growths) if ranks else f"link {child} - {at}"
         return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
     return None
 
@@ -220,7 +285,7 @@ def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, 
             return Finding("lossy link", (), link, f"{link} loses packets: ranks send again what was lost")
         else:
             rank = (_missing(growths) or [most])[0]
-    link = _link(case, rank, growths)
+    link = _link_of(case, rank, growths)
     growth = growths[rank]
     share = growth.resent / max(growth.resent + growth.results, 1)
     words = f"{link} loses packets on the way {direction}: rank {rank} sent {share:.1%} of its fragments again"
@@ -234,8 +299,11 @@ def _missing(growths: dict[int, _Growth]) -> list[int]:
     return [rank for rank, count in counts.items() if count == most] if most else []
 
 
-def _link(case: Case, rank: int, growths: dict[int, _Growth]) -> str:
+def _link_of(case: Case, rank: int, growths: dict[int, _Growth]) -> str:
+    return _link(case, rank, growths[rank].switch if rank in growths else "")
+
+
+def _link(case: Case, rank: int, switch: str) -> str:
     job = job_of(case)
     host = next((each["host"] for each in job["ranks"] if each["rank"] == rank), "") if job else ""
-    switch = growths[rank].switch if rank in growths else ""
     return f"link {host or f'of rank {rank}'} - {switch}" if switch else f"the link of {host or f'rank {rank}'}"

@@ -172,15 +172,41 @@ def _not_called(case: Case, last: dict[int, Process], waits: list[Wait]) -> Verd
 
 
 def _switches(case: Case) -> Verdict | None:
-    found = network.dead_switch(case)
-    return Verdict("switch", (), found[1], place=found[0]) if found else None
+    found = network.dead_switch(case) or network.unanswered(case) or network.fewer_trees(case)
+    return _found(case, found) if found else None
 
 
 def _network(case: Case, waits: list[Wait]) -> Verdict | None:
     found = network.judge(case, stuck=bool(waits))
-    if not found:
-        return None
+    if found:
+        return _found(case, found)
+    starved = _starved(case) if waits else []
+    return _overloaded(case, starved[0]) if len(starved) == 1 else None
+
+
+def _found(case: Case, found: network.Finding) -> Verdict:
+    """A finding about a link is about a host if that does not let a rank send and receive."""
+    starved = _starved(case)
+    at_fault = [rank for rank in found.ranks if rank in starved]
+    if found.fault in network.LINK_FAULTS and (at_fault or len(starved) == 1):
+        return _overloaded(case, (at_fault or starved)[0])
     return Verdict(found.fault, found.ranks, found.words, place=found.place)
+
+
+def _starved(case: Case) -> list[int]:
+    """Ranks whose sending and receiving waits for a processor most of the time."""
+    last = case.rounds[-1].processes
+    return [rank for rank in sorted(last) if _starved_share(case, rank) >= activity.DELAYED]
+
+
+def _starved_share(case: Case, rank: int) -> float:
+    return statistics.median(r.processes[rank].starved for r in case.rounds if rank in r.processes)
+
+
+def _overloaded(case: Case, rank: int) -> Verdict:
+    processors = case.rounds[-1].processes[rank].processors
+    words = f"{_starved_share(case, rank):.0%} of the time its sending and receiving waits for one of {processors}"
+    return Verdict("host", (rank,), f"{_who(case, rank)}: its host is overloaded: {words} processors")
 
 
 def _late(case: Case, last: dict[int, Process]) -> Verdict | None:

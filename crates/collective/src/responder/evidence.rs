@@ -24,6 +24,8 @@ pub struct Evidence {
     pub load: Load,
     /// The program's threads, the main thread first.
     pub threads: Vec<ThreadSample>,
+    /// Of this library's threads the one that waited longest for a processor.
+    pub library: Option<ThreadSample>,
     /// The process's groups.
     pub groups: Vec<GroupEvidence>,
     /// Call stacks of its interpreter; null: there is none.
@@ -64,12 +66,14 @@ impl Evidence {
         let stacks = stacks.and_then(|stacks| stacks(SAMPLE)).unwrap_or_default();
         std::thread::sleep(SAMPLE.saturating_sub(began.elapsed()));
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let threads = sample.end();
         Evidence {
             format: 1,
             pid: std::process::id(),
             unix_s: unix.as_secs_f64(),
             load: process::load(),
-            threads: sample.end(),
+            threads: threads.program,
+            library: threads.library,
             groups: groups.iter().take(GROUPS_MAX).map(|group| of_group(group)).collect(),
             stacks,
         }

@@ -50,6 +50,15 @@ struct Times {
     waited: u64,
 }
 
+/// The threads of this process over the time of a sample.
+#[derive(Debug)]
+pub(super) struct Threads {
+    /// Those of the program, the main thread first.
+    pub(super) program: Vec<ThreadSample>,
+    /// Of this library's threads the one that waited longest for a processor.
+    pub(super) library: Option<ThreadSample>,
+}
+
 /// Begins a sample of this process's threads.
 pub(super) struct Sample {
     at: Instant,
@@ -63,36 +72,35 @@ impl Sample {
         Sample { at: Instant::now(), before }
     }
 
-    /// The program's threads since the beginning, the main thread first; not those of this library.
-    pub(super) fn end(self) -> Vec<ThreadSample> {
+    /// The threads since the beginning.
+    pub(super) fn end(self) -> Threads {
         let elapsed_ns = self.at.elapsed().as_nanos().max(1) as f64;
         let main = std::process::id();
-        let mut found = Vec::new();
+        let (mut program, mut library) = (Vec::new(), None::<ThreadSample>);
         for (tid, before) in self.before {
             let Some((name, state)) = state_of(Path::new(&format!("/proc/self/task/{tid}/stat")))
             else {
                 continue;
             };
-            if tid != main && name.starts_with("netsum") {
-                continue;
-            }
+            let is_ours = tid != main && name.starts_with("netsum");
             let now = times(tid).unwrap_or(before);
             let share =
                 |now: u64, before: u64| (now.saturating_sub(before) as f64 / elapsed_ns).min(1.0);
-            found.push(ThreadSample {
-                tid,
-                name,
-                state,
-                running: share(now.ran, before.ran),
-                delayed: share(now.waited, before.waited),
-                call: system_call(tid),
-            });
+            let call = if is_ours { None } else { system_call(tid) };
+            let running = share(now.ran, before.ran);
+            let delayed = share(now.waited, before.waited);
+            let found = ThreadSample { tid, name, state, running, delayed, call };
+            match (is_ours, &library) {
+                (false, _) => program.push(found),
+                (true, Some(most)) if most.delayed >= delayed => {}
+                (true, _) => library = Some(found),
+            }
         }
-        found.sort_by(|a, b| {
+        program.sort_by(|a, b| {
             (a.tid != main).cmp(&(b.tid != main)).then(b.running.total_cmp(&a.running))
         });
-        found.truncate(THREADS_MAX);
-        found
+        program.truncate(THREADS_MAX);
+        Threads { program, library }
     }
 }
 
@@ -194,7 +202,7 @@ mod tests {
         let found = loop {
             let sample = Sample::begin();
             std::thread::sleep(Duration::from_millis(50));
-            let threads = sample.end();
+            let threads = sample.end().program;
             let of = |name: &str| threads.iter().find(|thread| thread.name == name).cloned();
             if let (Some(reads), Some(computes)) = (of("reads"), of("computes"))
                 && reads.call.is_some()
@@ -213,6 +221,19 @@ mod tests {
         drop(writer);
         reads.unwrap().join().unwrap();
         computes.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn threads_of_this_library_are_no_threads_of_the_program() {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let ours = std::thread::Builder::new().name("netsum-test".into());
+        let ours = ours.spawn(move || receiver.recv()).unwrap();
+        let sample = Sample::begin();
+        let Threads { program, library } = sample.end();
+        assert!(library.unwrap().name.starts_with("netsum"));
+        assert!(program.iter().all(|thread| thread.name != "netsum-test"));
+        drop(sender);
+        ours.join().unwrap().unwrap_err();
     }
 
     #[test]
