@@ -25,6 +25,7 @@ from netsum.dashboard.view import View, edges, pauses
 from netsum.dashboard.watch import Watch
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric
+from netsum.reports import Straggler
 
 
 @pytest.fixture
@@ -87,8 +88,14 @@ def test_rates_are_of_the_window_and_know_restarts() -> None:
     assert rates.growth("new") == 0.0, "what a process counted before it was seen is not of this window"
 
 
-def said(job: dict, loads: list[words.LinkLoad] | None = None, resent: float = 0.0, marked: float = 0.0) -> list[str]:
-    return [reason.text for reason in words.reasons(job, time.time(), loads or [], resent, marked)]
+def said(
+    job: dict,
+    loads: list[words.LinkLoad] | None = None,
+    resent: float = 0.0,
+    marked: float = 0.0,
+    metered: list[Straggler] | None = None,
+) -> list[str]:
+    return [reason.text for reason in words.reasons(job, time.time(), loads or [], resent, marked, metered or [])]
 
 
 def test_each_reason_is_said_when_it_holds_and_not_else(fabric: SyntheticFabric) -> None:
@@ -116,6 +123,34 @@ def test_each_reason_is_said_when_it_holds_and_not_else(fabric: SyntheticFabric)
     for rank in job["ranks"]:
         rank["statistics"]["step"]["exposed_s"] = 0.004
     assert said(job) == ["Computing hides the sums: of a step of 100.0 ms only 4% is exposed communication."]
+
+
+def test_what_switches_wait_for_is_told_once(fabric: SyntheticFabric) -> None:
+    job = fabric.status()["jobs"][1]
+    late: Straggler = {"job": 2, "tree": 0, "slow": "link", "child": "rank 2", "at": "rack1", "share": 0.4}
+    told = "The link from rank 2 to rack1 is slow: the others wait for 40.0% of the time."
+    assert told in said(job, metered=[late])
+    assert said(job, metered=[{**late, "share": 0.02}]) == said(job)
+    rack: Straggler = {**late, "slow": "rack", "child": "rack1", "at": "spine0"}
+    assert any(each.startswith("All ranks below rack1 begin late") for each in said(job, metered=[rack]))
+    rank: Straggler = {**late, "slow": "rank"}
+    assert any(each.startswith("Rank 2 begins late") for each in said(job, metered=[rank]))
+    job["ranks"][2]["statistics"]["step"]["exposed_s"] = 0.001
+    assert [each for each in said(job, metered=[rank]) if "ank 2" in each] == [
+        each for each in said(job) if "All wait for rank 2" in each
+    ]
+
+
+def test_the_view_compares_the_meters_of_switches(fabric: SyntheticFabric) -> None:
+    view = View()
+    for second in range(4):
+        fabric.began -= 1.0
+        view.take(fabric.status(), float(second))
+    (told,) = view.overview()["jobs"][0]["metered"]
+    assert told.startswith("the link from rank 2 to rack1 is slow: the others wait for ")
+    found = view.job(1)
+    assert found and any("The link from rank 2 to rack1 is slow" in each["text"] for each in found["reasons"])
+    assert view.overview()["jobs"][1]["metered"] == []
 
 
 def test_a_straggler_is_named_only_beyond_a_share_of_the_step(fabric: SyntheticFabric) -> None:

@@ -1,6 +1,5 @@
 """`netsum top`."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +10,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from netsum import _core
 from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console, print_json, stop_on_termination
+from netsum.fabric import stragglers
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
 from netsum.reports import ChildLateness, ControllerStatus, JobStatus, Straggler
@@ -36,7 +35,7 @@ def top(
     time.sleep(PERIOD_S)
     now = controller_status(address, credentials=credentials)
     if as_json:
-        late = stragglers(before, now, PERIOD_S)
+        late = stragglers.between(before, now, PERIOD_S)
         print_json({**now, "link_rates": link_rates(before, now, PERIOD_S), "stragglers": late})
     elif once:
         console.print(_screen(before, now, PERIOD_S))
@@ -57,12 +56,6 @@ def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) 
     return rates
 
 
-def stragglers(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[Straggler]:
-    """Children of jobs' trees for which the others waited between two readings."""
-    found: list[Straggler] = json.loads(_core.stragglers(json.dumps(before), json.dumps(now), seconds))
-    return found
-
-
 def _bits_per_s(before: int, now: int, seconds: float) -> float:
     return 8 * (now - before if now >= before else now) / seconds
 
@@ -80,7 +73,7 @@ def _watch(address: str, credentials: Path | None, before: ControllerStatus) -> 
 
 def _screen(before: ControllerStatus, now: ControllerStatus, seconds: float) -> Group:
     links = _links(link_rates(before, now, seconds))
-    late = stragglers(before, now, seconds)
+    late = stragglers.between(before, now, seconds)
     return Group(
         *_store(now),
         _switches(now),
@@ -221,19 +214,8 @@ def _late(
         begin = min(opening / 1e9 / seconds / share, 1.0)
         who = child["name"] or child["address"]
         _add_row(table, switch, f"{job}.{tree}", who, f"{share:.1%}", f"{begin:.0%}", str(lasts), _within(child, 0.99))
-    words = [Text(sentence(one), style="yellow") for one in found]
+    words = [Text(f"job {one['job']}: {stragglers.sentence(one)}", style="yellow") for one in found]
     return [*words, table] if rows else []
-
-
-def sentence(straggler: Straggler) -> str:
-    """A straggler in words."""
-    child, at, share = straggler["child"], straggler["at"], f"{straggler['share']:.1%}"
-    words = {
-        "rank": f"{child} begins late: {at} waits for it for {share} of the time",
-        "link": f"the link from {child} to {at} is slow: the others wait for {share} of the time",
-        "rack": f"all ranks below {child} begin late: {at} waits for them for {share} of the time",
-    }
-    return f"job {straggler['job']}: {words[straggler['slow']]}"
 
 
 def _children(status: ControllerStatus) -> list[tuple[tuple[str, int, int, str], ChildLateness]]:

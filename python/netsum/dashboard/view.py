@@ -9,14 +9,20 @@ from typing import Any
 
 from netsum.dashboard.rates import Rates
 from netsum.dashboard.topology import topology
-from netsum.dashboard.words import LinkLoad, Reason, Straggler, reasons, straggler
+from netsum.dashboard.words import LinkLoad, Reason, Straggler, reasons, straggler, worth_telling
+from netsum.fabric import stragglers
 from netsum.reports import ControllerStatus, JobStatus, LinkStatus, Pause, SwitchStatus, WorkerStatistics
+from netsum.reports import Straggler as Metered
 
 ENDED_SHOWN = 20
 """Jobs that are over, of which the page shows the last ones."""
+METERED_MAX = 4
+"""Sentences about what a job's switches wait for."""
 HISTORY = 300
 """Points of a job's curves: five minutes."""
 POINT_S = 1.0
+METERED_S = 2.0
+"""Switches report their meters once a second."""
 Shape = tuple[Any, ...]
 _OVER = ("ended", "abandoned")
 _STATES = {"up": 0, "expected": 1, "down": 2}
@@ -35,6 +41,8 @@ class View:
         self._said: dict[int, list[Reason]] = {}
         self._history: dict[int, deque[list[float | None]]] = {}
         self._last_point = 0.0
+        self._metered: dict[int, list[Metered]] = {}
+        self._last_meters: tuple[float, ControllerStatus] | None = None
 
     def take(self, status: ControllerStatus, at: float) -> None:
         """Take a status. at: monotonic seconds."""
@@ -45,6 +53,7 @@ class View:
             self._places = {frozenset((link["a"], link["b"])): index for index, link in enumerate(status["links"])}
         self._rates.add(at, _counters(status))
         self._loads = [self._load(link) for link in status["links"]]
+        self._read_meters(status, at)
         self._said = {job["job"]: self._reasons(job) for job in status["jobs"] if job["state"] not in _OVER}
         if at - self._last_point >= POINT_S:
             self._last_point = at
@@ -98,7 +107,18 @@ class View:
 
     def _reasons(self, job: JobStatus) -> list[Reason]:
         resent, marked = self._shares(job)
-        return reasons(job, time.time(), self._loads_of(job), resent, marked)
+        metered = self._metered.get(job["job"], [])
+        return reasons(job, time.time(), self._loads_of(job), resent, marked, metered)
+
+    def _read_meters(self, status: ControllerStatus, at: float) -> None:
+        """Compare the switches' meters with those of some time ago."""
+        before, earlier = self._last_meters or (at, status)
+        if self._last_meters is None or at - before >= METERED_S:
+            self._last_meters = (at, status)
+        if at - before >= METERED_S:
+            self._metered = {}
+            for each in stragglers.between(earlier, status, at - before):
+                self._metered.setdefault(each["job"], []).append(each)
 
     def _switch(self, switch: SwitchStatus) -> list[float]:
         name = switch["name"]
@@ -172,6 +192,9 @@ class View:
             "paused_s": round(sum(pause["seconds"] for pause in paused), 3),
             "connected": sum(rank["state"] == "connected" for rank in job["ranks"]),
             "straggler": _straggler(late),
+            "metered": [
+                stragglers.sentence(each) for each in worth_telling(self._metered.get(number, []))[:METERED_MAX]
+            ],
             "level": said[0].level if said else "info",
             "says": said[0].text if said else "",
         }

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from netsum.fabric import stragglers
 from netsum.reports import JobStatus, RankStatus
+from netsum.reports import Straggler as Metered
 
 Level = Literal["good", "info", "warn", "bad"]
 HIDDEN = 0.1
@@ -46,12 +48,16 @@ class Straggler:
     late_s: float
 
 
-def reasons(job: JobStatus, now: float, loads: list[LinkLoad], resent: float, marked: float) -> list[Reason]:
+def reasons(
+    job: JobStatus, now: float, loads: list[LinkLoad], resent: float, marked: float, metered: list[Metered]
+) -> list[Reason]:
     """The sentences about a live job, the most important first.
 
-    loads: of the links on its trees. resent, marked: shares of packets in the last seconds. now: seconds since 1970.
+    loads: of the links on its trees. resent, marked: shares of packets in the last seconds. metered: for whom its
+    switches wait. now: seconds since 1970.
     """
-    found = [*_ranks(job), *_path(job), *_pauses(job, now), *_straggler(job), *_network(job, loads, resent, marked)]
+    found = [*_ranks(job), *_path(job), *_pauses(job, now), *_straggler(job), *_metered(job, metered)]
+    found += _network(job, loads, resent, marked)
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
     found.sort(key=lambda reason: order[reason.level])
     return [*found, *_balance(job, bool(found))]
@@ -70,6 +76,25 @@ def straggler(job: JobStatus) -> Straggler | None:
     others = median(each["exposed_s"] for rank, each in steps if rank is not latest)
     late_s = others - step["exposed_s"]
     return Straggler(latest, late_s) if late_s > max(LATE_S, LATE_SHARE * seconds) else None
+
+
+def worth_telling(metered: list[Metered]) -> list[Metered]:
+    """What switches wait for long enough to be named."""
+    return [each for each in metered if each["share"] >= LATE_SHARE]
+
+
+def _metered(job: JobStatus, metered: list[Metered]) -> Iterator[Reason]:
+    known = straggler(job)
+    advice = {
+        "rank": "Look for a slow loader, a busy core or a throttled device on its host.",
+        "link": "Look at the cable, the card and the rate of that link, and at what else uses it.",
+        "rack": "Look at what these hosts share: power, cooling, storage.",
+    }
+    for each in worth_telling(metered):
+        # A late rank is told in milliseconds of a step, if its steps are known.
+        if known is None or each["child"] != f"rank {known.rank['rank']}":
+            text = stragglers.sentence(each)
+            yield Reason("warn", f"{text[0].upper()}{text[1:]}.", advice[each["slow"]])
 
 
 def _ranks(job: JobStatus) -> Iterator[Reason]:

@@ -15,7 +15,8 @@ from netsum import NetsumError, _core
 from netsum.diagnosis.evidence import Case, Process, Round, process
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
-from netsum.reports import ControllerStatus
+from netsum.fabric.stragglers import between
+from netsum.reports import ControllerStatus, Straggler
 
 ROUNDS = 3
 PATIENCE_S = 0.5
@@ -117,13 +118,9 @@ def _case(
     now: ControllerStatus | None,
     elapsed: float,
 ) -> Case:
-    stragglers = []
+    stragglers: list[Straggler] = []
     if before and now:
-        stragglers = [
-            each
-            for each in json.loads(_core.stragglers(json.dumps(before), json.dumps(now), elapsed))
-            if each["job"] == job
-        ]
+        stragglers = [each for each in between(before, now, elapsed) if each["job"] == job]
     outside = _outside(group, size, rounds[-1].processes, places)
     return Case(group, size, rounds, places, outside, job, before, now, stragglers)
 

@@ -58,7 +58,9 @@ class SyntheticFabric:
 
     def _switch(self, name: str, age: float) -> dict[str, Any]:
         dead = name in self.down
-        trees = [{"job": 1, "tree": 0, "results": int(age * 1000), "marks": int(age * (300 if name == "rack1" else 2))}]
+        marks = int(age * (300 if name == "rack1" else 2))
+        children = [_child(rank, age, slow=name == "rack1" and rank == 2) for rank in range(4)]
+        trees = [{"job": 1, "tree": 0, "epoch": 1, "results": int(age * 1000), "marks": marks, "children": children}]
         return {
             "name": name,
             "address": "10.1.0.1:7701",
@@ -169,3 +171,18 @@ class SyntheticFabric:
             "udp_address": "",
             "statistics": statistics,
         }
+
+
+def _child(rank: int, age: float, slow: bool) -> dict[str, Any]:
+    """A child of a tree, awaited for a thousandth of the time or, over a slow link, for two fifths."""
+    fragments = int(age * 1000)
+    return {
+        "address": f"10.0.0.{rank + 1}:7702",
+        "name": f"rank {rank}",
+        "histogram": [fragments] + [0] * 11,
+        "late_ns": fragments * (9_000_000 if slow else 1_000),
+        "last": fragments // 4,
+        "awaited_ns": int(age * 1e9 * (0.4 if slow else 0.001)),
+        "bursts": int(age * 10),
+        "opening_ns": int(age * 10_000),
+    }

@@ -178,6 +178,14 @@ def test_a_dead_controller_is_told_and_the_page_goes_on(browser: Browser, fabric
         wait_until(lambda: page.locator("[role=alert]").count() == 0)
 
 
+def test_a_slow_link_that_switches_see_is_told_in_words(browser: Browser) -> None:
+    told = "he link from rank 2 to rack1 is slow: the others wait for"
+    with opened(browser, synthetic(SyntheticFabric(racks=4, spines=2, hosts=4, jobs=2, ranks=4))) as page:
+        eventually(page, "#stragglers", lambda text: "job 1 train-1: t" + told in text)
+        page.locator("#jobs a").first.click()
+        eventually(page, "#why", lambda text: "Attention. T" + told in text)
+
+
 @needs_axe
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_nothing_is_cut_off(browser: Browser, theme: str) -> None:

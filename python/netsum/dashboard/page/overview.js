@@ -58,7 +58,10 @@ const Jobs = ({ jobs }) => {
 
 const Stragglers = ({ jobs }) => {
   const late = jobs.filter((job) => job.straggler).sort((one, other) => other.straggler.late_s / other.step_s - one.straggler.late_s / one.step_s);
-  return html`<section id="stragglers"><h2>Stragglers</h2>${late.length ? html`<ul class="events">${late.slice(0, 30).map(({ job, name, straggler, step_s }) => html`<li key=${job}><${Level} level="warn" /><span><a href=${`#/job/${job}`}>job ${job} ${name}</a>: rank ${straggler.rank} (${straggler.host}, process ${straggler.pid}) is ${duration(straggler.late_s)} late in each step, ${percent(straggler.late_s / step_s)}</span></li>`)}</ul>` : html`<p class="soft">No rank makes the others wait for more than 3% of a step.</p>`}</section>`;
+  const byRanks = late.map(({ job, name, straggler, step_s }) => [job, name, `rank ${straggler.rank} (${straggler.host}, process ${straggler.pid}) is ${duration(straggler.late_s)} late in each step, ${percent(straggler.late_s / step_s)}`]);
+  const bySwitches = jobs.flatMap(({ job, name, metered }) => metered.map((text) => [job, name, text]));
+  const all = [...byRanks, ...bySwitches];
+  return html`<section id="stragglers"><h2>Stragglers</h2>${all.length ? html`<ul class="events">${all.slice(0, 30).map(([job, name, text]) => html`<li key=${`${job} ${text}`}><${Level} level="warn" /><span><a href=${`#/job/${job}`}>job ${job} ${name}</a>: ${text}</span></li>`)}</ul>` : html`<p class="soft">No rank, link or rack makes the others wait for more than 3% of the time.</p>`}</section>`;
 };
 
 const Tenants = ({ tenants }) => html`<section id="tenants"><h2>Tenants</h2>${tenants.length ? html`<${Table} label="tenants" stacked=${false} rows=${tenants.map((each) => ({ ...each, key: each.tenant }))} columns=${[
