@@ -133,8 +133,8 @@ paper: fig ## one page of all claims of the papers from the figures' results, in
 test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 50 random networks discovered; root
 	NETSUM_CLUSTER=1 $(BIN)/pytest tests/fabric/test_slurm.py tests/fabric/test_discovery.py -rs --timeout 1800
 
-why-faults: build $(STAMPS)/torch ## faults planted into running jobs, and what `netsum why` says; SEEDS=a..b; needs root and iptables
-	$(BIN)/python tests/fabric/why_faults.py --seeds $(or $(SEEDS),1..20)
+why-faults: build $(STAMPS)/torch ## faults planted into running jobs, and what `netsum why` says; SEEDS=a..b HEALTHY=steps; needs root and iptables
+	$(BIN)/python tests/fabric/why_faults.py --seeds $(or $(SEEDS),1..20) --healthy $(or $(HEALTHY),100)
 
 fabric: build $(STAMPS)/torch ## the figures on a real network path, and 20 kills; needs root, and says so if it has none; 25 minutes
 	NETSUM_FABRIC_FAULT_RUNS=20 NETSUM_FABRIC_SIZES_MIB=16,64,256 $(BIN)/pytest tests/fabric -rs --timeout 1800

@@ -163,7 +163,8 @@ class Fabric:
         path = REPOSITORY / "target" / "release" / binary
         log = open(self.directory / f"{name}.log", "ab")
         command = [*self.network.inside(node), str(path), *options]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log)
+        # In a session of its own, as each rank is: Linux shares processors between sessions first.
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, start_new_session=True)
         self.processes[name] = process
         line = process.stdout.readline().decode()
         if not line.startswith("ready"):
@@ -231,6 +232,11 @@ class Workers:
             if time.monotonic() > deadline or self.processes[0].poll() is not None:
                 raise RuntimeError(f"rank 0 has not come to step {step}:\n{self.log(0)}")
             time.sleep(0.02)
+
+    def step(self) -> int:
+        """The last step that rank 0 has printed."""
+        steps = [line for line in self.log(0).splitlines() if line.startswith("step ")]
+        return int(steps[-1].split()[1]) if steps else 0
 
     def log(self, rank: int) -> str:
         return (self.directory / f"{rank}.log").read_text(errors="replace")[-3000:]

@@ -2,7 +2,8 @@
 
 A seed draws the kind of fault and the rank. Each case starts a job of four ranks on a fabric of namespaces (two racks,
 one spine), waits until it runs, plants the fault, waits `SETTLE_S`, and asks once. A verdict is right if it names the
-class, and the rank, switch or link at fault. In between, healthy jobs are asked; anything but "well" is wrong.
+class, and the rank, switch or link at fault. At last a healthy job makes `--healthy` steps beside a second one, which
+loads the same links and hosts, and is asked again and again; anything but "well" is wrong.
 """
 
 from __future__ import annotations
@@ -254,29 +255,60 @@ def question(fabric: Fabric, job: int, kept: pathlib.Path | None) -> dict:
 def case(fabric: Fabric, seed: int, name: str, draw: random.Random, cases: pathlib.Path | None) -> Outcome:
     rank = draw.randrange(SIZE)
     other = draw.choice([each for each in range(SIZE) if each != rank])
-    folder = fabric.folder("fault")
-    before = {each["job"] for each in fabric.status()["jobs"]}
-    job = Workers(fabric, fabric.network.hosts, "why_worker.py", str(folder / "fault"))
+    job, number, folder = start(fabric)
     scene = Scene(fabric, job, folder, rank, other)
     try:
-        job.wait_for_step(3)
-        # The groups of the job are jobs, too; the first is that of all operations.
-        new = {each["job"] for each in fabric.status()["jobs"]} - before
-        if name != HEALTHY:
-            KINDS[name].plant(scene)
+        KINDS[name].plant(scene)
         time.sleep(SETTLE_S)
         kept = cases / f"{seed}-{name.replace(' ', '-')}.pickle" if cases else None
-        said = question(fabric, min(new), kept)
+        said = question(fabric, number, kept)
     finally:
         for undo in reversed(scene.undo):
             try:
                 undo()
             except (OSError, RuntimeError) as error:
                 print(f"seed {seed}: {error}", file=sys.stderr)
-        for process in job.processes:
-            process.kill()
-            process.wait(30)
+        end(job)
     return Outcome(seed, name, rank, {**said, "other": other, "host": scene.host, "rack": scene.rack})
+
+
+def healthy(fabric: Fabric, steps: int, cases: pathlib.Path | None) -> list[Outcome]:
+    """The answers while a job makes so many steps beside another one."""
+    job, number, _ = start(fabric)
+    beside = None
+    outcomes: list[Outcome] = []
+    try:
+        beside, _, _ = start(fabric, MASTER_PORT="29501")
+        last = job.step() + steps
+        while job.step() < last:
+            kept = cases / f"{len(outcomes)}-{HEALTHY}.pickle" if cases else None
+            outcomes.append(Outcome(len(outcomes), HEALTHY, 0, question(fabric, number, kept)))
+            report(outcomes[-1])
+    finally:
+        end(job)
+        if beside:
+            end(beside)
+    return outcomes
+
+
+def start(fabric: Fabric, **environment: str) -> tuple[Workers, int, pathlib.Path]:
+    """A job that has made some steps, its number at the controller, and the folder for its fault."""
+    folder = fabric.folder("fault")
+    before = {each["job"] for each in fabric.status()["jobs"]}
+    job = Workers(fabric, fabric.network.hosts, "why_worker.py", str(folder / "fault"), **environment)
+    try:
+        job.wait_for_step(3)
+    except BaseException:
+        end(job)
+        raise
+    # The groups of the job are jobs, too; the first is that of all operations.
+    return job, min({each["job"] for each in fabric.status()["jobs"]} - before), folder
+
+
+def end(job: Workers) -> None:
+    for process in job.processes:
+        process.kill()
+        process.wait(30)
 
 
 def seeds(text: str) -> list[int]:
@@ -304,11 +336,20 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(rows)
 
 
+def report(outcome: Outcome) -> None:
+    said = outcome.said
+    what = f"{outcome.kind}, rank {outcome.rank}" if outcome.kind != HEALTHY else HEALTHY
+    found = f"{said['fault']} {said['ranks']} {said['place']} in {said['seconds']:.2f} s"
+    print(f"seed {outcome.seed}: {what}: {outcome.verdict}: {found}", flush=True)
+    if outcome.verdict != "right":
+        print(f"    {said['words']}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", default="1..20")
     parser.add_argument("--kinds", default="", help="comma-separated; all if empty")
-    parser.add_argument("--healthy", type=int, default=2, help="healthy jobs asked besides")
+    parser.add_argument("--healthy", type=int, default=100, help="steps of a healthy job")
     parser.add_argument("--out", type=pathlib.Path, default=REPOSITORY / "out/why/faults.json")
     parser.add_argument("--cases", type=pathlib.Path, help="folder for the evidence of each case, to judge it again")
     given = parser.parse_args()
@@ -320,7 +361,6 @@ def main() -> int:
         return 0
     kinds = [kind.strip() for kind in given.kinds.split(",") if kind.strip()] or list(KINDS)
     plan = [(seed, *draw_kind(seed, kinds)) for seed in seeds(given.seeds)]
-    plan += [(seed, HEALTHY, random.Random(seed)) for seed in range(given.healthy)]
     outcomes: list[Outcome] = []
     fabric: Fabric | None = None
     with Network(racks=2, hosts_per_rack=2, spines=1, rate_bps=RATE_BPS) as network:
@@ -330,24 +370,22 @@ def main() -> int:
                     fabric = Fabric(network, store=False)
                     fabric.__enter__()
                 try:
-                    outcome = case(fabric, seed, name, draw, given.cases)
+                    outcomes.append(case(fabric, seed, name, draw, given.cases))
                 except RuntimeError as error:
                     print(f"seed {seed}: {name}: not tried, the job did not start: {error}"[:300], flush=True)
                     fabric.stop()
                     fabric = None
                     continue
-                outcomes.append(outcome)
-                said = f"{outcome.said['fault']} {outcome.said['ranks']} {outcome.said['place']}"
-                took = f"{outcome.said['seconds']:.2f} s"
-                print(f"seed {seed}: {name}, rank {outcome.rank}: {outcome.verdict}: {said} in {took}", flush=True)
-                if outcome.verdict != "right":
-                    print(f"    {outcome.said['words']}", flush=True)
-                if name != HEALTHY and KINDS[name].daemons:
+                report(outcomes[-1])
+                if KINDS[name].daemons:
                     fabric.stop()
                     fabric = None
         finally:
             if fabric is not None:
                 fabric.stop()
+        if given.healthy:
+            with Fabric(network, store=False) as fabric:
+                outcomes += healthy(fabric, given.healthy, given.cases)
     print(table(outcomes))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps([dataclasses.asdict(o) | {"verdict": o.verdict} for o in outcomes], indent=1))
