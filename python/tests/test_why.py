@@ -91,7 +91,7 @@ def _status(**more: Any) -> Any:
     nodes = [_node("spine0", []), _node("rack0", [0, 1]), _node("rack1", [2, 3])]
     tree = {"tree": 0, "root": "spine0", "nodes": nodes}
     job = {"job": 7, "name": "world", "size": 4, "state": "running", "trees": [tree], "reason": "", "ranks": ranks}
-    switch = {"name": "rack0", "role": "switch", "state": "up", "state_for_s": 9.0}
+    switch = {"name": "rack0", "role": "switch", "state": "up", "state_for_s": 9.0, "trees": []}
     links = [{"a": f"h{n}", "b": f"rack{n // 2}"} for n in range(4)] + [
         {"a": f"rack{n}", "b": "spine0"} for n in (0, 1)
     ]
@@ -259,6 +259,22 @@ def test_a_deadlock_of_two_groups_is_shown_as_its_cycle():
     found = judge(_case(*_others(0, 2), first, second))
     assert found.fault == "deadlock"
     assert found.cycle == ((1, "a"), (3, "b"))
+
+
+@pytest.mark.parametrize(("heard", "fault"), [(0, "large packets"), (7, "lossy link")])
+def test_a_link_that_passes_some_fragments_is_lossy(heard, fault):
+    """All ranks wait in one operation, and send again; the switches wait for rank 2."""
+
+    def status(fragments: int) -> Any:
+        child = {"name": "rank 2", "histogram": [fragments, 0]}
+        return _status(switch={"trees": [{"job": 7, "tree": 0, "epoch": 1, "children": [child]}]})
+
+    def ranks(retransmits: int) -> list[Process]:
+        stats = [_stats(results=9, retransmits=retransmits, waiting_for=0 if n == 2 else 4) for n in range(4)]
+        return [_process(n, _calls(20, 0.9), stats=stats[n]) for n in range(4)]
+
+    found = judge(_case(*ranks(5), first=ranks(3), before=status(90), now=status(90 + heard)))
+    assert (found.fault, found.ranks) == (fault, (2,)), found.words
 
 
 def test_lost_results_make_one_rank_send_again():

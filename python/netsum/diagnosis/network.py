@@ -229,6 +229,9 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         if missing:
             rank = missing[0]
             link = _link_of(case, rank, growths)
+            if _heard(case, rank):
+                words = f"{link} loses packets on the way up: rank {rank} sends again what its switch still lacks"
+                return Finding("lossy link", tuple(missing), link, words)
             words = f"small packets pass {link}, large ones do not: is its MTU smaller than the interfaces say?"
             return Finding("large packets", tuple(missing), link, words)
     marks = sum(growth.marks for growth in growths.values())
@@ -241,6 +244,21 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         link = _link_of(case, ranks[0], growths) if ranks else f"link {child} - {at}"
         return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
     return None
+
+
+def _heard(case: Case, rank: int) -> bool:
+    """Whether a switch had fragments of a rank between the two statuses."""
+    counts: list[dict[tuple[str, int, int], int]] = []
+    for status in (case.before, case.now):
+        counts.append({})
+        for switch in status["switches"] if status else []:
+            for tree in switch["trees"]:
+                if tree["job"] == case.job:
+                    for child in tree["children"]:
+                        if child["name"] == f"rank {rank}":
+                            counts[-1][switch["name"], tree["tree"], tree["epoch"]] = sum(child["histogram"])
+    before, now = counts
+    return any(count > before.get(lease, count) for lease, count in now.items())
 
 
 def _given_up(case: Case) -> bool:
