@@ -261,6 +261,36 @@ def test_a_deadlock_of_two_groups_is_shown_as_its_cycle():
     assert found.cycle == ((1, "a"), (3, "b"))
 
 
+@pytest.mark.parametrize(
+    ("late", "named"),
+    [
+        ({8: (2, 1.0), 10: (2, 1.05)}, 2),
+        ({6: (1, 0.1), 8: (1, 0.12), 10: (1, 0.09)}, 1),
+        ({8: (1, 0.1), 10: (1, 0.12)}, None),
+        ({6: (1, 0.02), 8: (1, 0.3), 10: (1, 0.09)}, None),
+        ({6: (1, 0.1), 7: (0, 0.1), 8: (1, 0.12), 9: (3, 0.1), 10: (1, 0.09)}, None),
+    ],
+)
+def test_a_rank_that_is_late_at_one_operation_of_each_step_is_named(late, named):
+    """Operations by number with the rank that comes last, and by how much; before them a tenth of a second of work."""
+    at, called = NOW - 10, []
+    for number in range(12):
+        rank, seconds = late.get(number, (0, 0.0))
+        at += 0.1
+        called.append({each: at + (seconds if each == rank else 0.001 * each) for each in range(4)})
+        at += seconds
+    rounds = []
+    for counters in ({}, {"results": 500, "retransmits": 60}):
+        rounds.append([])
+        for rank in range(4):
+            calls = [Call(n, "allreduce", 36, each[rank], 0.01, None) for n, each in enumerate(called)]
+            frames = COMPUTING if rank == named else WAITING
+            rounds[-1].append(_process(rank, tuple(calls), frames=frames, stats=_stats(**counters)))
+    # The meter of a switch names a rank that waits.
+    found = judge(_case(*rounds[1], first=rounds[0], stragglers=[{**LATE, "child": "rank 0"}]))
+    assert (found.fault == "computing" and found.ranks == (named,)) == (named is not None), found.words
+
+
 @pytest.mark.parametrize(("heard", "fault"), [(0, "large packets"), (7, "lossy link")])
 def test_a_link_that_passes_some_fragments_is_lossy(heard, fault):
     """All ranks wait in one operation, and send again; the switches wait for rank 2."""

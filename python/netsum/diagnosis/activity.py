@@ -18,6 +18,9 @@ STEPS_MAX = 3
 LATE_SHARE = 0.25
 """Part of the time between two operations by which a rank must be late to be named."""
 LATE_S = 0.02
+TIMES_MIN = 3
+LONG_S = 0.25
+"""Waits so long make a rank late that has come last twice; of shorter ones it takes `TIMES_MIN`."""
 _LIBRARY = re.compile(r"/netsum/(?!.*tests/)|/torch/|/lib/python3[.\d]*/|/site-packages/|^<")
 _LOADER = re.compile(
     r"(?:^|[._])_*(?:load\w*|read\w*|fetch\w*|next_batch|next_data|__next__|__getitem__)|loader|dataset", re.IGNORECASE
@@ -117,12 +120,8 @@ def period_of(process: Process, group: str) -> float:
     return statistics.median(gaps) if gaps else 0.0
 
 
-def late_rank(case: Case) -> int | None:
-    """The rank that begins its operations much later than all others, by switches' meters or by the ranks' clocks."""
-    for straggler in case.stragglers:
-        child = str(straggler["child"])
-        if straggler["slow"] == "rank" and straggler["share"] >= LATE_SHARE and child.startswith("rank "):
-            return int(child[5:])
+def late_ranks(case: Case) -> list[int]:
+    """Ranks that begin operations much later than all others, by the ranks' clocks, else by switches' meters."""
     called: dict[int, dict[int, float]] = {}
     for round_ in case.rounds:
         for rank, process in round_.processes.items():
@@ -130,19 +129,42 @@ def late_rank(case: Case) -> int | None:
             for call in membership.calls if membership else ():
                 if call.number is not None:
                     called.setdefault(call.number, {})[rank] = call.called
-    whole = sorted(number for number, by_rank in called.items() if len(by_rank) == case.size)
-    if len(whole) < 4 or case.size < 2:
-        return None
-    late = {
-        rank: statistics.median(called[number][rank] - min(called[number].values()) for number in whole)
-        for rank in range(case.size)
-    }
+    whole = [called[number] for number in sorted(called) if len(called[number]) == case.size]
+    found = [_late_always(whole), _late_at_times(whole)] if len(whole) >= 4 and case.size > 1 else []
+    for straggler in case.stragglers:
+        if straggler["slow"] == "rank" and straggler["share"] >= LATE_SHARE and straggler["child"].startswith("rank "):
+            found.append(int(straggler["child"][5:]))
+    return [rank for rank in found if rank is not None]
+
+
+def _late_always(whole: list[dict[int, float]]) -> int | None:
+    """The rank that is late at most operations. Each of `whole` is the time of an operation's call, by rank."""
+    late = {rank: statistics.median(each[rank] - min(each.values()) for each in whole) for rank in whole[0]}
     last = max(late, key=lambda rank: late[rank])
     others = sorted(late[rank] for rank in late if rank != last)
-    starts = [min(called[number].values()) for number in whole]
-    period = (starts[-1] - starts[0]) / max(whole[-1] - whole[0], 1)
-    is_late = late[last] >= max(LATE_S, LATE_SHARE * period) and late[last] >= 3 * others[-1]
-    return last if is_late else None
+    starts = [min(each.values()) for each in whole]
+    period = (starts[-1] - starts[0]) / (len(whole) - 1)
+    return last if late[last] >= max(LATE_S, LATE_SHARE * period, 3 * others[-1]) else None
+
+
+def _late_at_times(whole: list[dict[int, float]]) -> int | None:
+    """The rank that comes last again and again, by about as much each time: at the first operation of each step."""
+    alone: dict[int, list[tuple[float, float]]] = {}
+    for each in whole:
+        second, last = sorted(each, key=lambda rank: each[rank])[-2:]
+        late_s = each[last] - each[second]
+        if late_s >= LATE_S:
+            alone.setdefault(last, []).append((min(each.values()), late_s))
+    if not alone:
+        return None
+    sums = {rank: sum(late_s for _, late_s in times) for rank, times in alone.items()}
+    rank = max(sums, key=lambda rank: sums[rank])
+    latest = [late_s for _, late_s in alone[rank]][-TIMES_MIN:]
+    elapsed = min(whole[-1].values()) - alone[rank][0][0] + latest[-1]
+    often = len(latest) == TIMES_MIN or (len(latest) > 1 and min(latest) >= LONG_S)
+    regular = max(latest) <= 2 * min(latest)
+    others = sum(sums.values()) - sums[rank]
+    return rank if often and regular and sums[rank] >= max(LATE_SHARE * elapsed, 3 * others) else None
 
 
 def read_failure(reason: str) -> tuple[str, list[int]]:

@@ -211,15 +211,13 @@ def _overloaded(case: Case, rank: int) -> Verdict:
 
 def _late(case: Case, last: dict[int, Process]) -> Verdict | None:
     """A rank that is late in every step."""
-    rank = activity.late_rank(case)
-    if rank is None or rank not in last:
-        return None
-    rounds = [round_.processes[rank] for round_ in case.rounds if rank in round_.processes]
-    fault, words = activity.classify(rounds)
-    if fault == "waiting":
-        # It is late because its results are: a matter of the network.
-        return None
-    return Verdict(fault, (rank,), f"{_who(case, rank)} is late in every step: {words}")
+    for rank in activity.late_ranks(case):
+        rounds = [round_.processes[rank] for round_ in case.rounds if rank in round_.processes]
+        fault, words = activity.classify(rounds) if rank in last else ("waiting", "")
+        # One that waits is late because its results are: a matter of the network.
+        if fault != "waiting":
+            return Verdict(fault, (rank,), f"{_who(case, rank)} is late in every step: {words}")
+    return None
 
 
 def _controller(case: Case, last: dict[int, Process]) -> Verdict | None:
