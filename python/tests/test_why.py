@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from netsum.diagnosis.asking import WhyError, choose
 from netsum.diagnosis.evidence import Call, Case, Membership, Process, Round, Stack, Thread, process
 from netsum.diagnosis.verdict import judge
 from netsum.diagnosis.words import as_json, lines
@@ -313,6 +314,14 @@ def test_lost_results_make_one_rank_send_again():
     found = judge(_case(*after, first=before, now=_status(), before=_status()))
     assert (found.fault, found.ranks) == ("lossy link", (1,))
     assert "on the way down" in found.words
+
+
+def test_jobs_of_one_host_with_groups_of_one_name_are_told_apart():
+    ours, theirs = (replace(_behind(0).groups["world"], stats={"job": job}) for job in (7, 8))
+    assert choose([theirs, ours], None, 7) is ours
+    assert choose([theirs, ours], "world", 8) is theirs
+    with pytest.raises(WhyError, match=r"in a group 'world' of job 9; groups are: world"):
+        choose([theirs, ours], "world", 9)
 
 
 def test_who_waits_for_whom_and_where():

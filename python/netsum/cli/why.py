@@ -52,7 +52,7 @@ def _case(job: str | None, fabric: Path | None) -> Case:
     except FabricError as error:
         # The controller may be what is wrong.
         try:
-            return of_sockets(None)
+            return of_sockets(None, job=int(job) if job else None)
         except WhyError:
             raise error from None
 

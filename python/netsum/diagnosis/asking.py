@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from netsum import NetsumError, _core
-from netsum.diagnosis.evidence import Case, Process, Round, process
+from netsum.diagnosis.evidence import Case, Membership, Process, Round, process
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
 from netsum.fabric.stragglers import between
@@ -56,34 +56,22 @@ def of_controller(address: str, job: int | None, credentials: Path | None) -> Ca
     return _case(found["name"], found["size"], rounds, places, job, before, now, elapsed)
 
 
-def of_sockets(name: str | None, controller: str | None = None, credentials: Path | None = None) -> Case:
+def of_sockets(
+    name: str | None, controller: str | None = None, credentials: Path | None = None, job: int | None = None
+) -> Case:
     """The case of a group of this host's processes, by its name; None: the only one, or the largest of one job."""
     sockets = _sockets()
     if not sockets:
         raise WhyError(f"no process of netsum answers in {_core.socket_folder()}")
     answers = _ask_all(sockets)
-    groups: dict[str, int] = {}
-    for answer in answers.values():
-        for membership in answer.groups.values():
-            groups[membership.group] = max(groups.get(membership.group, 0), membership.size)
-    if name is None:
-        if not groups:
-            raise WhyError("the processes of this host are in no group")
-        name = max(groups, key=lambda group: groups[group])
-    if name not in groups:
-        raise WhyError(f"no process of this host is in group {name!r}; groups are: {', '.join(sorted(groups))}")
-    size, group = groups[name], name
-    places: dict[int, str] = {}
-    for answer in answers.values():
-        if group in answer.groups:
-            places.update(enumerate(answer.groups[group].places))
-    all_here = sum(group in answer.groups for answer in answers.values()) == size
-    gate = next((socket for pid, socket in sockets.items() if pid in answers and group in answers[pid].groups), None)
+    chosen = choose([m for answer in answers.values() for m in answer.groups.values()], name, job)
+    size, group = chosen.size, chosen.group
+    gate = next(socket for pid, socket in sockets.items() if pid in answers and _is_in(answers[pid], chosen))
+    all_here = sum(_is_in(answer, chosen) for answer in answers.values()) == size
 
     def ask() -> Answers:
-        if all_here or gate is None:
-            found = _ask_all(sockets)
-            return {each.groups[group].rank: each for each in found.values() if group in each.groups}
+        if all_here:
+            return {each.groups[group].rank: each for each in _ask_all(sockets).values() if _is_in(each, chosen)}
         # Ranks on other hosts are asked over the mesh of one of this host; those here answer for themselves, too.
         return _by_rank(_core.ask_process(gate, group, PATIENCE_S))
 
@@ -91,8 +79,24 @@ def of_sockets(name: str | None, controller: str | None = None, credentials: Pat
     began = time.monotonic()
     rounds = _rounds(ask)
     now = _status(controller, credentials)
-    job = next((j for r in rounds for p in r.processes.values() if (j := p.groups[group].stats.get("job"))), None)
-    return _case(group, size, rounds, places, job, before, now, time.monotonic() - began)
+    places = dict(enumerate(chosen.places))
+    return _case(group, size, rounds, places, chosen.stats.get("job"), before, now, time.monotonic() - began)
+
+
+def choose(memberships: list[Membership], name: str | None, job: int | None) -> Membership:
+    """The membership of the group of that name and job, else of the largest one. Raises WhyError if there is none."""
+    found = [m for m in memberships if name in (None, m.group) and job in (None, m.stats.get("job"))]
+    if found:
+        return max(found, key=lambda membership: membership.size)
+    known = ", ".join(sorted({m.group for m in memberships})) or "none"
+    wanted = (f" {name!r}" if name is not None else "") + (f" of job {job}" if job is not None else "")
+    raise WhyError(f"no process of this host is in a group{wanted}; groups are: {known}")
+
+
+def _is_in(process: Process, chosen: Membership) -> bool:
+    """Whether a process is in that very group; others may have its name."""
+    membership = process.groups.get(chosen.group)
+    return membership is not None and (membership.size, membership.places) == (chosen.size, chosen.places)
 
 
 def of_own_group(core: Any, patience_s: float = PATIENCE_S) -> Case:
@@ -175,7 +179,8 @@ def _ask_all(sockets: dict[int, Path]) -> dict[int, Process]:
 
 def _by_rank(text: str) -> Answers:
     found: Answers = {}
-    for rank, answer in (json.loads(text) or {}).items():
+    # The process that was asked may have ended meanwhile.
+    for rank, answer in (json.loads(text or "null") or {}).items():
         # What a rank writes is its own affair; an answer that is none is left out.
         with contextlib.suppress(KeyError, TypeError, ValueError):
             found[int(rank)] = process(answer)
