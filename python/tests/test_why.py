@@ -132,7 +132,20 @@ def _grown(**counters: int) -> tuple[list[Process], list[Process]]:
     return before, after
 
 
-LATE = {"slow": "rank", "child": "rank 2", "at": "rack0", "share": 0.5, "job": 7, "tree": 0}
+def _meters(awaited_s: dict[str, float]) -> Any:
+    """A status in which switches have waited for these children for so long."""
+    below = {"spine0": ["rack0", "rack1"], "rack0": ["rank 0", "rank 1"], "rack1": ["rank 2", "rank 3"]}
+    found = _status()
+    found["switches"] = []
+    for name, names in below.items():
+        children = [{"name": n, "histogram": [9], "awaited_ns": int(awaited_s.get(n, 0.01) * 1e9)} for n in names]
+        tree = {"job": 7, "tree": 0, "epoch": 1, "children": children}
+        found["switches"].append({"name": name, "role": "switch", "state": "up", "state_for_s": 9.0, "trees": [tree]})
+    return found
+
+
+WAITED = {"before": _meters({}), "now": _meters({"rank 2": 1.0, "rack1": 0.9})}
+LATE = {"slow": "rank", "child": "rank 2", "at": "rack1", "share": 0.5, "job": 7, "tree": 0}
 LINK = {**LATE, "slow": "link"}
 TRIO = _others(0, 1, 3)
 CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
@@ -175,9 +188,26 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
         (),
     ),
     "marks": (_case(*_grown(results=500, marks=490)[1], first=_grown()[0]), "marks", ()),
-    "slow link": (_case(*_grown(results=500)[1], first=_grown()[0], stragglers=[LINK]), "slow link", (2,)),
+    "slow link": (_case(*_grown(results=500)[1], first=_grown()[0], stragglers=[LINK], **WAITED), "slow link", (2,)),
+    "behind its sibling": (
+        _case(
+            *_grown(results=500)[1],
+            first=_grown()[0],
+            stragglers=[LINK],
+            before=_meters({}),
+            now=_meters({"rank 2": 1.0}),
+        ),
+        "well",
+        (),
+    ),
     "lossy up": (
-        _case(*_grown(results=500, retransmits=40)[1], first=_grown()[0], stragglers=[LATE]),
+        _case(
+            *[
+                _process(rank, _calls(20, 0.1), stats=_stats(results=500, retransmits=100 if rank == 2 else 80))
+                for rank in range(4)
+            ],
+            first=_grown()[0],
+        ),
         "lossy link",
         (2,),
     ),
@@ -185,6 +215,7 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
         _case(
             *[_process(rank, _calls(20, 0.1), frames=LOADING if rank == 2 else WAITING) for rank in range(4)],
             stragglers=[LATE],
+            **WAITED,
         ),
         "slow input",
         (2,),
@@ -306,6 +337,15 @@ def test_a_link_that_passes_some_fragments_is_lossy(heard, fault):
 
     found = judge(_case(*ranks(5), first=ranks(3), before=status(90), now=status(90 + heard)))
     assert (found.fault, found.ranks) == (fault, (2,)), found.words
+
+
+def test_a_window_that_is_sent_again_once_is_no_lossy_link():
+    """As after a moment without a processor."""
+    before, after = _grown(results=500, retransmits=200)
+    later = [_process(rank, _calls(20, 0.1), stats=_stats(results=1000, retransmits=200)) for rank in range(4)]
+    rounds = [Round(dict(enumerate(each))) for each in (before, after, later)]
+    assert judge(Case("world", 4, rounds[:2])).fault == "lossy link"
+    assert judge(Case("world", 4, rounds)).fault == "well"
 
 
 def test_lost_results_make_one_rank_send_again():

@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 
 from netsum.diagnosis.evidence import Case, Frame, Process, Stack
+from netsum.diagnosis.network import is_bottleneck
 
 BUSY = 0.3
 """Share of the time on a processor from which a thread computes."""
@@ -132,7 +133,8 @@ def late_ranks(case: Case) -> list[int]:
     whole = [called[number] for number in sorted(called) if len(called[number]) == case.size]
     found = [_late_always(whole), _late_at_times(whole)] if len(whole) >= 4 and case.size > 1 else []
     for straggler in case.stragglers:
-        if straggler["slow"] == "rank" and straggler["share"] >= LATE_SHARE and straggler["child"].startswith("rank "):
+        is_rank = straggler["slow"] == "rank" and straggler["child"].startswith("rank ")
+        if is_rank and straggler["share"] >= LATE_SHARE and is_bottleneck(case, straggler):
             found.append(int(straggler["child"][5:]))
     return [rank for rank in found if rank is not None]
 

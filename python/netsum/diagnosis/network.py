@@ -1,20 +1,24 @@
 """What the network and its switches do to a job, from the growth of counters between two rounds."""
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
 from netsum.diagnosis.evidence import Case, Process
-from netsum.reports import JobStatus
+from netsum.reports import JobStatus, Straggler
 
 RESENT_MIN = 20
 """Packets sent again between two rounds; a few are lost on healthy networks."""
-RESENT_SHARE = 0.07
-"""Of a rank's fragments: on a busy machine, time-outs alone make up to a twentieth."""
+RESENT_SHARE = 0.08
+"""Of a rank's fragments, from each round to the next: a rank that had no processor sends a whole window again, once."""
 MARKED_SHARE = 0.9
 """Share of results with a congestion mark: congestion control keeps it far below on a link that is merely full."""
 RESULTS_MIN = 50
 SLOW_SHARE = 0.25
 """Share of the time for which the others wait for a link before it is named."""
+SLOW_TIMES = 10
+"""By so much longer than for its siblings they wait for it, and for all that is above it: a rank with a smaller window
+than its sibling is awaited all along, and costs nothing."""
 LINK_FAULTS = ("slow link", "lossy link", "large packets")
 RECENT_S = 10.0
 """For so long after a job is back on its trees, those that did not answer are named."""
@@ -221,8 +225,7 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         return Finding("large packets", (rank,), link, words)
     resent = {rank: growth.resent for rank, growth in growths.items()}
     results = sum(growth.results for growth in growths.values())
-    shares = [growth.resent / max(growth.resent + growth.results, 1) for growth in growths.values()]
-    if results > 0 and sum(resent.values()) >= RESENT_MIN and max(shares, default=0.0) >= RESENT_SHARE:
+    if results > 0 and sum(resent.values()) >= RESENT_MIN and _resent_share(case) >= RESENT_SHARE:
         return _lossy(case, growths, late)
     if (stuck or _same_operation(case)) and sum(resent.values()) > 0 and results == 0:
         missing = growths and _missing(growths)
@@ -278,31 +281,76 @@ def _same_operation(case: Case) -> bool:
     return len(numbers) == 1 and None not in numbers
 
 
+def _resent_share(case: Case) -> float:
+    """The share of its fragments that a rank sends again, of that rank for which it is largest: from each round to the
+    next, the smaller one."""
+    shares: dict[int, list[float]] = {}
+    for first, last in itertools.pairwise(case.rounds):
+        for rank, process in last.processes.items():
+            growths = growth_of_trees(case.group, first.processes.get(rank, process), process).values()
+            resent, results = (sum(growth[name] for growth in growths) for name in ("retransmits", "results"))
+            shares.setdefault(rank, []).append(resent / max(resent + results, 1))
+    return max((min(each) for each in shares.values()), default=0.0)
+
+
 def _slow_child(case: Case) -> tuple[str, tuple[str, str], float] | None:
-    if not case.stragglers:
+    """What makes the others wait longest: what it is, the child and its switch, the share of the time."""
+    found = [each for each in case.stragglers if each["slow"] != "link" or is_bottleneck(case, each)]
+    if not found:
         return None
-    worst = max(case.stragglers, key=lambda each: float(each["share"]))
-    return worst["slow"], (worst["child"], worst["at"]), float(worst["share"])
+    worst = max(found, key=lambda each: each["share"])
+    return worst["slow"], (worst["child"], worst["at"]), worst["share"]
+
+
+def is_bottleneck(case: Case, straggler: Straggler) -> bool:
+    """Whether others wait for a child much longer than for its siblings, and so for all that is above it."""
+    meters = _awaited(case, straggler["tree"])
+    child, node, least_ns = straggler["child"], straggler["at"], 1
+    # No path is longer, whatever the names are.
+    for _ in meters:
+        children = meters.get(node, {})
+        siblings_ns = max((awaited for name, awaited in children.items() if name != child), default=0)
+        if children.get(child, 0) < max(SLOW_TIMES * siblings_ns, least_ns):
+            return False
+        above = next((parent for parent, below in meters.items() if node in below), None)
+        if above is None:
+            return True
+        child, node, least_ns = node, above, children[child] // 2
+    return False
+
+
+def _awaited(case: Case, tree: int) -> dict[str, dict[str, int]]:
+    """By switch of a tree and by child, for how long it was awaited between the two statuses, in nanoseconds."""
+    readings = []
+    for status in (case.before, case.now):
+        readings.append(
+            {
+                (switch["name"], child["name"], lease["epoch"]): child["awaited_ns"]
+                for switch in (status["switches"] if status else [])
+                for lease in switch["trees"]
+                if lease["job"] == case.job and lease["tree"] == tree
+                for child in lease["children"]
+            }
+        )
+    before, now = readings
+    found: dict[str, dict[str, int]] = {}
+    for (switch, child, epoch), awaited_ns in now.items():
+        earlier_ns = before.get((switch, child, epoch), 0)
+        found.setdefault(switch, {})[child] = max(awaited_ns - earlier_ns, 0)
+    return found
 
 
 def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, str], float] | None) -> Finding:
-    """Results lost on their way down make one rank send again; fragments lost on their way up make all do so, and the
-    others wait for the rank whose fragments they are."""
+    """Results lost on their way down make one rank send again; fragments lost on their way up make all do so, and most
+    of all the rank whose fragments they are."""
     most = max(growths, key=lambda rank: growths[rank].resent)
     others = [growth.resent for rank, growth in growths.items() if rank != most]
     alone = 2 * growths[most].resent >= 3 * max(max(others, default=0), 1)
-    rank = most
-    direction = "down"
-    if not alone:
-        direction = "up"
-        if late and late[1][0].startswith("rank "):
-            rank = int(late[1][0][5:])
-        elif late:
-            child, at = late[1]
-            link = f"link {child} - {at}"
-            return Finding("lossy link", (), link, f"{link} loses packets: ranks send again what was lost")
-        else:
-            rank = (_missing(growths) or [most])[0]
+    rank, direction = most, "down" if alone else "up"
+    if not alone and late and not late[1][0].startswith("rank "):
+        child, at = late[1]
+        link = f"link {child} - {at}"
+        return Finding("lossy link", (), link, f"{link} loses packets: ranks send again what was lost")
     link = _link_of(case, rank, growths)
     growth = growths[rank]
     share = growth.resent / max(growth.resent + growth.results, 1)

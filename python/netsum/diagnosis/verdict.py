@@ -180,7 +180,7 @@ def _network(case: Case, waits: list[Wait]) -> Verdict | None:
     found = network.judge(case, stuck=bool(waits))
     if found:
         return _found(case, found)
-    starved = _starved(case) if waits else []
+    starved = _starved(case)
     return _overloaded(case, starved[0]) if len(starved) == 1 else None
 
 
