@@ -189,6 +189,16 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
     ),
     "marks": (_case(*_grown(results=500, marks=490)[1], first=_grown()[0]), "marks", ()),
     "slow link": (_case(*_grown(results=500)[1], first=_grown()[0], stragglers=[LINK], **WAITED), "slow link", (2,)),
+    "small window": (
+        _case(
+            *[_process(n, _calls(20, 0.1), stats=_stats(results=500, window=5 if n == 2 else 32)) for n in range(4)],
+            first=_grown()[0],
+            stragglers=[LINK],
+            **WAITED,
+        ),
+        "well",
+        (),
+    ),
     "behind its sibling": (
         _case(
             *_grown(results=500)[1],

@@ -1,6 +1,7 @@
 """What the network and its switches do to a job, from the growth of counters between two rounds."""
 
 import itertools
+import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -244,6 +245,8 @@ def judge(case: Case, stuck: bool) -> Finding | None:
     if late and late[0] == "link" and late[2] >= SLOW_SHARE:
         child, at = late[1]
         ranks = (int(child[5:]),) if child.startswith("rank ") else ()
+        if ranks and _has_small_window(growths, ranks[0]):
+            return None
         link = _link_of(case, ranks[0], growths) if ranks else f"link {child} - {at}"
         return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
     return None
@@ -279,6 +282,17 @@ def _same_operation(case: Case) -> bool:
             pending = membership.pending() if membership else []
             numbers.add(pending[0].number if pending else None)
     return len(numbers) == 1 and None not in numbers
+
+
+def _has_small_window(growths: dict[int, _Growth], rank: int) -> bool:
+    """Whether a rank sends little at a time, from losses long ago: what it sends now is neither lost nor marked, so its
+    link is not full."""
+    others = [growth.window for other, growth in growths.items() if other != rank]
+    own = growths.get(rank)
+    if own is None or not others:
+        return False
+    troubled = max(own.resent, own.marks) > 0.01 * own.results
+    return not troubled and 4 * own.window < statistics.median(others)
 
 
 def _resent_share(case: Case) -> float:
