@@ -1,7 +1,6 @@
 """What the network and its switches do to a job, from the growth of counters between two rounds."""
 
 import itertools
-import statistics
 from dataclasses import dataclass
 from typing import Any
 
@@ -285,14 +284,14 @@ def _same_operation(case: Case) -> bool:
 
 
 def _has_small_window(growths: dict[int, _Growth], rank: int) -> bool:
-    """Whether a rank sends little at a time, from losses long ago: what it sends now is neither lost nor marked, so its
-    link is not full."""
-    others = [growth.window for other, growth in growths.items() if other != rank]
+    """Whether a rank sends less at a time than its siblings, from losses long ago: what it sends now is neither lost nor
+    marked, so its link is not full."""
     own = growths.get(rank)
-    if own is None or not others:
+    siblings = [each.window for other, each in growths.items() if own and other != rank and each.switch == own.switch]
+    if own is None or not siblings:
         return False
     troubled = max(own.resent, own.marks) > 0.01 * own.results
-    return not troubled and 4 * own.window < statistics.median(others)
+    return not troubled and 4 * own.window < max(siblings)
 
 
 def _resent_share(case: Case) -> float:
