@@ -284,14 +284,12 @@ def _same_operation(case: Case) -> bool:
 
 
 def _has_small_window(growths: dict[int, _Growth], rank: int) -> bool:
-    """Whether a rank sends less at a time than its siblings, from losses long ago: what it sends now is neither lost nor
-    marked, so its link is not full."""
+    """Whether a rank sends less at a time than a sibling: without marks of a full link, for what was lost before."""
     own = growths.get(rank)
     siblings = [each.window for other, each in growths.items() if own and other != rank and each.switch == own.switch]
     if own is None or not siblings:
         return False
-    troubled = max(own.resent, own.marks) > 0.01 * own.results
-    return not troubled and 4 * own.window < max(siblings)
+    return 10 * own.marks <= own.results and 4 * own.window < max(siblings)
 
 
 def _resent_share(case: Case) -> float:
