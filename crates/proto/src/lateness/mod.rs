@@ -50,11 +50,12 @@ impl Lateness {
     }
 
     /// Whether the child is late because it begins late: its fragments are late by about as much as its beginnings. Those
-    /// of a slow link are later the longer a burst lasts.
+    /// of a slow link are later the longer a burst lasts, and a burst may last longer than the time of the figures.
     pub(crate) fn begins_late(&self) -> bool {
-        let (fragments, bursts) = (self.fragments().into(), u128::from(self.bursts));
-        2 * u128::from(self.opening_ns) * u128::max(fragments, 1)
-            >= u128::from(self.late_ns) * bursts
+        let [fragments, bursts] =
+            [self.fragments(), self.bursts].map(|count| u128::from(count.max(1)));
+        let opening_ns = u128::from(self.opening_ns);
+        opening_ns > 0 && 2 * opening_ns * fragments >= u128::from(self.late_ns) * bursts
     }
 
     /// The growth since an earlier reading; figures that fell began anew.

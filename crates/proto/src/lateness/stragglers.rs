@@ -45,14 +45,15 @@ pub struct Straggler<'a> {
     /// The node that waits for it.
     pub at: &'a str,
     /// Share of the time during which the others had to wait for it alone: of a rank or rack before it began to send, of
-    /// a link all along.
+    /// a link all along, as far as the switches above its own had to wait, too.
     pub share: f64,
 }
 
 /// The stragglers of one tree, the worst first. `elapsed_ns`: the time over which the readings grew.
 ///
 /// A child counts if the others waited for it for more than [`SHARE_MIN`] of the time longer than for its median sibling,
-/// and several times as long. If one child of a switch explains why the switch is late, the switch is not named.
+/// and several times as long. If one child of a switch explains why the switch is late, the switch is not named. Behind
+/// a link that is slow elsewhere, windows let a child follow its siblings by a fragment all along; its switch is not late.
 pub fn stragglers<'a>(nodes: &[NodeReading<'a>], elapsed_ns: u64) -> Vec<Straggler<'a>> {
     let by_name: HashMap<&str, &NodeReading<'a>> =
         nodes.iter().map(|node| (node.name, node)).collect();
@@ -61,7 +62,10 @@ pub fn stragglers<'a>(nodes: &[NodeReading<'a>], elapsed_ns: u64) -> Vec<Straggl
         for &(child, lateness) in &node.children {
             let excess_ns = excess_ns(node, &lateness);
             // A rank that is late stays late by as much where its link is the bottleneck: what it costs is the beginning.
-            let cost_ns = if lateness.begins_late() { lateness.opening_ns } else { excess_ns };
+            let cost_ns = match lateness.begins_late() {
+                true => lateness.opening_ns,
+                false => awaited_above_ns(nodes, node.name),
+            };
             let share = cost_ns.min(excess_ns) as f64 / elapsed_ns.max(1) as f64;
             if share < SHARE_MIN {
                 continue;
@@ -86,6 +90,22 @@ pub fn stragglers<'a>(nodes: &[NodeReading<'a>], elapsed_ns: u64) -> Vec<Straggl
     found
 }
 
+/// For how long the others waited for a node, or for the node above it if that is less, and so on; without bound for the
+/// root.
+fn awaited_above_ns(nodes: &[NodeReading<'_>], name: &str) -> u64 {
+    let (mut name, mut least_ns) = (name, u64::MAX);
+    // No path is longer, whatever the names are.
+    for _ in nodes {
+        let above = nodes.iter().find_map(|node| {
+            let child = node.children.iter().find(|(child, _)| *child == name)?;
+            Some((node.name, child.1.awaited_ns))
+        });
+        let Some((parent, awaited_ns)) = above else { break };
+        (name, least_ns) = (parent, least_ns.min(awaited_ns));
+    }
+    least_ns
+}
+
 /// How much longer the others waited for a child than for its median sibling; 0 if that is no more than chance.
 fn excess_ns(node: &NodeReading<'_>, lateness: &Lateness) -> u64 {
     let mut awaited: Vec<u64> = node.children.iter().map(|(_, l)| l.awaited_ns).collect();
@@ -104,6 +124,7 @@ const TIMES_MIN: u64 = 3;
 
 #[cfg(test)]
 mod tests {
+    use super::super::BUCKETS;
     use super::*;
 
     const SECOND: u64 = 1_000_000_000;
@@ -112,7 +133,7 @@ mod tests {
         let [awaited_ns, opening_ns] = [awaited_ms, opening_ms].map(|ms| ms * 1_000_000);
         // Ten bursts of ten fragments, each fragment late by the same.
         let (bursts, late_ns) = (10, 10 * awaited_ns);
-        let mut histogram = [0; super::super::BUCKETS];
+        let mut histogram = [0; BUCKETS];
         histogram[0] = 100;
         Lateness { awaited_ns, opening_ns, bursts, late_ns, histogram, ..Lateness::default() }
     }
@@ -150,6 +171,18 @@ mod tests {
         assert_eq!(found(&link), [(Slow::Link, "rank 4", "leaf b")]);
         assert_eq!(found(&[("leaf b", late(40, 39))]), [(Slow::Rack, "leaf b", "spine")]);
         assert_eq!(found(&[("leaf a", late(400, 9))]), [(Slow::Link, "leaf a", "spine")]);
+        // A burst over a slow link that began before the readings, and one that the child has not begun yet.
+        let begun = |awaited_ms| Lateness { bursts: 0, ..late(awaited_ms, 0) };
+        let link = [("rank 4", begun(300)), ("leaf b", begun(290))];
+        assert_eq!(found(&link), [(Slow::Link, "rank 4", "leaf b")]);
+        let awaited = Lateness { late_ns: 0, histogram: [0; BUCKETS], bursts: 0, ..late(300, 300) };
+        assert_eq!(found(&[("rank 4", awaited)]), [(Slow::Rank, "rank 4", "leaf b")]);
+        let cut = Lateness { opening_ns: 0, ..awaited };
+        let link = [("rank 4", cut), ("leaf b", cut)];
+        assert_eq!(found(&link), [(Slow::Link, "rank 4", "leaf b")]);
+        // It follows its siblings by a fragment all along; what is slow is elsewhere.
+        let hidden = [("rank 0", begun(990)), ("rank 4", begun(960)), ("leaf b", begun(960))];
+        assert_eq!(found(&hidden), [(Slow::Link, "rank 4", "leaf b")]);
         // Whoever is last changes: nobody is slow.
         let turns = ["rank 0", "rank 1", "rank 2"].map(|rank| (rank, late(200, 150)));
         assert_eq!(found(&turns), []);
