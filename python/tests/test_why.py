@@ -236,6 +236,11 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
         (),
     ),
     "stuck": (_case(*_others(0, 1, 2, 3)), "unknown", (0, 1, 2, 3)),
+    "under way": (
+        _case(*_others(0, 1, 2, 3, stats=_stats(results=7)), first=_others(0, 1, 2, 3)),
+        "well",
+        (),
+    ),
     "one rank without answers": (_case(*_others(0, 1, 2, 3), now=_silent(3)), "large packets", (3,)),
     "a rack without answers": (_case(*_others(0, 1, 2, 3), now=_silent(2, 3)), "switch", ()),
     "nobody with answers": (_case(*_others(0, 1, 2, 3), now=_silent(0, 1, 2, 3)), "switch", ()),

@@ -20,6 +20,8 @@ SLOW_TIMES = 10
 """By so much longer than for its siblings they wait for it, and for all that is above it: a rank with a smaller window
 than its sibling is awaited all along, and costs nothing."""
 LINK_FAULTS = ("slow link", "lossy link", "large packets")
+RECEIVED_MIN = 65536
+"""Bytes between two rounds that are more than signs of life."""
 RECENT_S = 10.0
 """For so long after a job is back on its trees, those that did not answer are named."""
 SPREAD_S = 0.5
@@ -249,6 +251,21 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         link = _link_of(case, ranks[0], growths) if ranks else f"link {child} - {at}"
         return Finding("slow link", ranks, link, f"{link} is slow: the others wait for it {late[2]:.0%} of the time")
     return None
+
+
+def received(case: Case) -> bool:
+    """Whether data of sums have arrived at every rank between the first round and the last."""
+    first, last = case.rounds[0].processes, case.rounds[-1].processes
+    for rank, process in last.items():
+        before = first.get(rank, process)
+        results = sum(growth["results"] for growth in growth_of_trees(case.group, before, process).values())
+        member, earlier = process.groups.get(case.group), before.groups.get(case.group)
+        by_hosts = (
+            member.stats.get("host_bytes_rx", 0) - earlier.stats.get("host_bytes_rx", 0) if member and earlier else 0
+        )
+        if not results and by_hosts < RECEIVED_MIN:
+            return False
+    return bool(last)
 
 
 def _heard(case: Case, rank: int) -> bool:

@@ -228,11 +228,12 @@ def _controller(case: Case, last: dict[int, Process]) -> Verdict | None:
 
 
 def _no_progress(case: Case, waits: list[Wait]) -> Verdict | None:
-    if not waits:
+    # Data that arrive are no fault, however long the rest takes.
+    if not waits or network.received(case):
         return None
     ranks = tuple(sorted({wait.rank for wait in waits}))
     longest = max(wait.seconds for wait in waits)
-    words = f"every rank has called it, and it has not ended for {longest:.1f} s; its data are on the way"
+    words = f"every rank has called it, and it has not ended for {longest:.1f} s; nothing arrives"
     return Verdict(UNKNOWN, ranks, words)
 
 
