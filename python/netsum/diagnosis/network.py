@@ -334,6 +334,9 @@ def is_bottleneck(case: Case, straggler: Straggler) -> bool:
     """Whether others wait for a child much longer than for its siblings, and so for all that is above it."""
     meters = _awaited(case, straggler["tree"])
     child, node, least_ns = straggler["child"], straggler["at"], 1
+    if not any(meters.get(child, {"": 1}).values()):
+        # Its last report is old: one of its own children may be the reason.
+        return False
     # No path is longer, whatever the names are.
     for _ in meters:
         children = meters.get(node, {})
