@@ -20,6 +20,8 @@ SLOW_TIMES = 10
 """By so much longer than for its siblings they wait for it, and for all that is above it: a rank with a smaller window
 than its sibling is awaited all along, and costs nothing."""
 LINK_FAULTS = ("slow link", "lossy link", "large packets")
+WINDOW_MIN = 32
+"""Fragments under way that keep a slow link busy, however long the rank waits for a processor."""
 RECEIVED_MIN = 65536
 """Bytes between two rounds that are more than signs of life."""
 RECENT_S = 10.0
@@ -306,7 +308,7 @@ def _has_small_window(growths: dict[int, _Growth], rank: int) -> bool:
     siblings = [each.window for other, each in growths.items() if own and other != rank and each.switch == own.switch]
     if own is None or not siblings:
         return False
-    return 10 * own.marks <= own.results and 4 * own.window < max(siblings)
+    return 10 * own.marks <= own.results and own.window < min(WINDOW_MIN, max(siblings) / 4)
 
 
 def _resent_share(case: Case) -> float:
