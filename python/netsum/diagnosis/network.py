@@ -16,7 +16,7 @@ MARKED_SHARE = 0.9
 RESULTS_MIN = 50
 SLOW_SHARE = 0.25
 """Share of the time for which the others wait for a link before it is named."""
-SLOW_TIMES = 10
+SLOW_TIMES = 20
 """By so much longer than for its siblings they wait for it, and for all that is above it: a rank with a smaller window
 than its sibling is awaited all along, and costs nothing."""
 LINK_FAULTS = ("slow link", "lossy link", "large packets")
