@@ -7,7 +7,7 @@ from typing import Any
 from netsum.diagnosis.evidence import Case, Process
 from netsum.reports import JobStatus, Straggler
 
-RESENT_MIN = 20
+RESENT_MIN = 60
 """Packets sent again between two rounds; a few are lost on healthy networks."""
 RESENT_SHARE = 0.08
 """Of a rank's fragments, from each round to the next: a rank that had no processor sends a whole window again, once."""
