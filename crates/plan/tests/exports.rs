@@ -4,7 +4,8 @@ mod common;
 
 use netsum_plan::export::{Executor, export, mscclpp_refuses, rccl_refuses};
 use netsum_plan::pack::pack;
-use netsum_plan::program::{check, read_msccl, read_mscclpp};
+use netsum_plan::program::{check, read_msccl, read_mscclpp, verify_plan};
+use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built};
 
 use common::{collective, irregular};
@@ -71,6 +72,22 @@ fn irregular_fabrics_run_on_executors() {
         let kept = exported(&graph, collective(seed / 2), executor);
         assert!(kept > 0.5, "{seed}: {kept}");
     }
+}
+
+/// A plan from a file that is valid, but whose rate and shares multiply to fractions of more than 127 bits.
+#[test]
+fn plans_too_fine_to_be_computed_with_are_refused() {
+    let graph = fast("dgx1v");
+    let mut plan = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
+    let part = Ratio::new(1, 1 << 40);
+    let mut other = plan.flows[0].clone();
+    plan.flows[0].share = plan.flows[0].share - part;
+    other.share = part;
+    plan.flows.push(other);
+    plan.rate_bps = Ratio::new(1, i64::MAX.into());
+    verify_plan(&graph, &plan).unwrap();
+    let error = export(&graph, &plan, Executor::Msccl).unwrap_err().to_string();
+    assert!(error.contains("too fine to be multiplied; round them"), "{error}");
 }
 
 /// The rules find what the parsers of the executors find.

@@ -58,15 +58,23 @@ impl Packed {
 /// The packing of a plan.
 fn packed(graph: &LinkGraph, plan: &TreePlan) -> Result<Packed, PackError> {
     let net = net_for(plan.collective, graph)?;
-    let rate = plan.rate_bps / Ratio::new(net.unit_bps.into(), 1);
+    let rate = plan.rate_bps.checked_div(Ratio::new(net.unit_bps.into(), 1));
     let tree = |root: usize, hops: Vec<Hop>| (!hops.is_empty()).then_some(Tree { root, hops });
-    let flow = |flow: &PlannedFlow| Flow {
-        weight: flow.share * rate,
-        root: flow.root,
-        up: tree(flow.root, flow.up.iter().rev().map(|way| hop(way.iter().rev())).collect()),
-        down: tree(flow.root, flow.down.iter().map(|way| hop(way.iter())).collect()),
+    let flow = |flow: &PlannedFlow| {
+        Some(Flow {
+            weight: flow.share.checked_mul(rate?)?,
+            root: flow.root,
+            up: tree(flow.root, flow.up.iter().rev().map(|way| hop(way.iter().rev())).collect()),
+            down: tree(flow.root, flow.down.iter().map(|way| hop(way.iter())).collect()),
+        })
     };
-    let flows = plan.flows.iter().map(flow).collect();
+    let flows: Option<Vec<Flow>> = plan.flows.iter().map(flow).collect();
+    let Some((rate, flows)) = rate.zip(flows) else {
+        return Err(PackError::Format {
+            format: "tree plan",
+            problem: "its shares and rate are too fine to be multiplied; round them".to_owned(),
+        });
+    };
     let bound = bound_for(plan.collective, &net);
     Ok(Packed { collective: plan.collective, net, flows, rate, bound, limited: false })
 }
