@@ -79,6 +79,28 @@ fn any_fabric_is_planned_for_within_the_work_of_two_seconds() {
     assert!(short <= 20, "{short} plans are below their bound");
 }
 
+/// Rates from one bit per second to the most that a link may have, without common factors.
+#[test]
+fn any_rates_are_planned_for() {
+    for seed in 0..200 {
+        let shape = irregular(seed);
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let links = shape.links().iter().map(|link| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let most = 10u64.pow(1 + (state >> 32) as u32 % 15);
+            WeightedLink { rate: Rate(1 + state % most), ..*link }
+        });
+        let links = links.collect();
+        let graph = LinkGraph::new("any rates", shape.vertices().to_vec(), links).unwrap();
+        let packed = pack(&graph, collective(seed)).unwrap();
+        let report = report(&graph, &packed);
+        assert!(report.rate <= report.bound * 1.000_001, "{seed}");
+        accepted(&graph, &report.plan, &format!("{seed}"));
+    }
+}
+
 /// Whatever a search had when its work ended is a valid plan, with a bound.
 #[test]
 fn a_search_that_ends_early_has_a_plan() {
