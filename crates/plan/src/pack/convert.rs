@@ -9,7 +9,7 @@ use super::tree::{Hop, Tree};
 impl Packed {
     /// The plan, with [simple](Packed::simple) shares. `graph` is the one that was packed.
     pub fn plan(&self, graph: &LinkGraph) -> TreePlan {
-        self.simple().as_plan(graph)
+        if self.has_simple_shares() { self.as_plan(graph) } else { self.simple().as_plan(graph) }
     }
 
     fn as_plan(&self, graph: &LinkGraph) -> TreePlan {

@@ -21,7 +21,8 @@ impl Packed {
         matches!(self.collective, Collective::Allgather | Collective::ReduceScatter)
     }
 
-    fn has_simple_shares(&self) -> bool {
+    /// Whether a plan can hold the shares as they are.
+    pub(super) fn has_simple_shares(&self) -> bool {
         let start = self.net.gpus.len() as i128;
         let mut shares = self.flows.iter().map(|flow| flow.weight.checked_div(self.rate));
         let common =

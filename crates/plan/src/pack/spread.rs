@@ -30,7 +30,7 @@ impl Spread {
 }
 
 /// One tree from each of `roots` (a root may repeat), in several rounds with different lengths until the rate is
-/// `enough` or the budget ends. The best comes last; earlier ones are worse, but different.
+/// `enough` or the budget ends. The best comes last; with little effort there are others, which are worse but different.
 ///
 /// `row`: by arc, the arc whose capacity it shares.
 pub(super) fn spread(
@@ -69,6 +69,10 @@ pub(super) fn spread(
             let weight = Ratio::ONE / growth.fullest();
             let better = found.last().is_none_or(|best| best.weight < weight);
             if better {
+                if matches!(effort, Effort::Much) {
+                    // Nobody needs the others, which take much memory.
+                    found.clear();
+                }
                 found.push(Spread { trees: trees.clone(), weight });
             } else if round > 1 {
                 break;
