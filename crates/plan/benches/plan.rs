@@ -65,6 +65,16 @@ fn main() {
             });
         }
     }
+    let torus = built("torus:16x16").expect("a known machine");
+    let left = torus.links()[1..].to_vec();
+    let faulty = LinkGraph::new("torus", torus.vertices().to_vec(), left).expect("it is connected");
+    for collective in [ALL[0], Collective::Allgather, Collective::Allreduce] {
+        let name = format!("torus:16x16 without a link, {}", word(collective));
+        bench.long(&name, 20_000, || {
+            let packed = pack(&faulty, collective).expect("a plan");
+            assert_eq!(packed.gap(), 0.0, "{collective:?}");
+        });
+    }
     bench.ocs();
     for case in &bench.cases {
         println!("{}", case["text"].as_str().unwrap_or_default());

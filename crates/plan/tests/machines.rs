@@ -32,15 +32,12 @@ fn known_optimum() {
     }
 }
 
-/// Beyond the limits of the exact programme: trees of equal weight, valid, and near a proven bound.
+/// Beyond the limits of the exact programme, with switches: trees of equal weight, valid, and near a proven bound.
 #[test]
 fn large_fabrics_are_near_their_bound() {
     for (machine, collective, percent) in [
         ("a100x20", Collective::Allgather, 95),
         ("a100x20", Collective::Allreduce, 90),
-        ("torus:12x12", Collective::Allgather, 94),
-        ("torus:12x12", Collective::Allreduce, 90),
-        ("torus:12x12", Collective::Broadcast { root: 0 }, 75),
         ("fat-tree:10", Collective::Allreduce, 100),
     ] {
         let graph = built(machine).unwrap();

@@ -11,14 +11,23 @@ use super::tree::Tree;
 pub(super) enum Choice {
     /// All trees; the result is optimal.
     All,
-    /// Trees of equal weight that share few links, for fabrics too large for an exact packing.
+    /// Trees of equal weight that share few links.
     Spread,
+    /// The same, and from them all trees if all vertices are GPUs: for fabrics too large for the programme.
+    Large,
     /// Trees of at most this many hops, found by a greedy search.
     Height(usize),
     /// The given trees.
     Only(Vec<Tree>),
     /// Trees in three phases over servers.
     Phases(Servers),
+}
+
+impl Choice {
+    /// Whether any trees of any weights will do, if they are the best ones.
+    pub(super) fn is_free(&self) -> bool {
+        matches!(self, Choice::All | Choice::Large)
+    }
 }
 
 /// The initial trees of a programme.

@@ -3,10 +3,12 @@
 mod baseline;
 mod blink;
 mod bound;
+mod branchings;
 mod budget;
 mod choice;
 mod convert;
 pub mod cost;
+mod exchange;
 mod flow;
 mod front;
 mod hybrid;

@@ -35,7 +35,7 @@ impl<'a> Offers<'a> {
             Choice::All => {
                 return First::of(self.spread(row, roots, enough, Effort::Little), enough);
             }
-            Choice::Spread => {
+            Choice::Spread | Choice::Large => {
                 let mut found = self.spread(row, roots, enough, Effort::Much);
                 return First { trees: Vec::new(), done: found.pop(), best: None };
             }
@@ -86,7 +86,7 @@ impl<'a> Offers<'a> {
         match self.choice {
             Choice::All => self.search.directed(lengths, roots),
             Choice::Height(height) => self.low(lengths, roots, *height),
-            Choice::Only(_) | Choice::Spread | Choice::Phases(_) => Vec::new(),
+            Choice::Only(_) | Choice::Spread | Choice::Large | Choice::Phases(_) => Vec::new(),
         }
     }
 
@@ -102,7 +102,7 @@ impl<'a> Offers<'a> {
             Choice::Phases(servers) => {
                 Some(Phases::new(self.net, servers, self.budget).shortest(lengths))
             }
-            Choice::Only(_) | Choice::Spread => None,
+            Choice::Only(_) | Choice::Spread | Choice::Large => None,
         }
     }
 

@@ -115,5 +115,7 @@ pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
 
 /// The exact programme's columns and prices are dense in memory: beyond this it takes hours.
 pub(super) const EXACT_GPUS_MAX: usize = 128;
-/// Plans have a tree per GPU, each with a hop per GPU.
-pub(super) const GPUS_MAX: usize = 2048;
+/// Bounds take minutes beyond.
+pub(super) const GPUS_MAX: usize = 1 << 14;
+/// Plans with a tree from every GPU, each with a hop per GPU, take gigabytes beyond.
+pub(super) const ROOTS_MAX: usize = 2048;

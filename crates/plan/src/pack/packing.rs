@@ -6,7 +6,7 @@ use super::bound::Bound;
 use super::budget::Budget;
 use super::choice::Choice;
 use super::net::Net;
-use super::packed::{EXACT_GPUS_MAX, GPUS_MAX, Packed, bound_for, net_for};
+use super::packed::{EXACT_GPUS_MAX, GPUS_MAX, Packed, ROOTS_MAX, bound_for, net_for};
 use super::programme::{both_ways, lopsided, rooted, sharded, turned};
 use super::servers::{Local, Servers};
 use crate::error::PackError;
@@ -34,16 +34,18 @@ pub fn pack_within(
     budget: &Budget<'_>,
 ) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
-    if net.gpus.len() > GPUS_MAX {
+    let sharded = matches!(collective, Collective::Allgather | Collective::ReduceScatter);
+    let most = if sharded { ROOTS_MAX } else { GPUS_MAX };
+    if net.gpus.len() > most {
         return Err(PackError::Size {
             what: "GPUs",
             found: net.gpus.len(),
-            most: GPUS_MAX,
+            most,
             advice: "plan servers and the network between them apart",
         });
     }
     let bound = bound_for(collective, &net);
-    let choice = if net.gpus.len() > EXACT_GPUS_MAX { Choice::Spread } else { Choice::All };
+    let choice = if net.gpus.len() > EXACT_GPUS_MAX { Choice::Large } else { Choice::All };
     Ok(pack_net(net, collective, bound, &choice, budget))
 }
 
@@ -90,11 +92,11 @@ pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, 
     if net.mirror.is_none() {
         return refuse("links differ by direction; use exact");
     }
-    if net.gpus.len() > GPUS_MAX {
+    if net.gpus.len() > ROOTS_MAX {
         return Err(PackError::Size {
             what: "GPUs",
             found: net.gpus.len(),
-            most: GPUS_MAX,
+            most: ROOTS_MAX,
             advice: "plan for fewer servers",
         });
     }

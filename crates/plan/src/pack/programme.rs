@@ -3,12 +3,14 @@
 use netsum_topo::Ratio;
 
 use super::bound::{ArcLength, Bound, Certificate};
+use super::branchings::branchings;
 use super::budget::Budget;
 use super::choice::{Choice, First};
+use super::exchange::exchanged;
 use super::lp::{Column, Master, Packing};
 use super::net::Net;
 use super::offers::Offers;
-use super::packed::{Flow, fit};
+use super::packed::{Flow, ROOTS_MAX, fit};
 use super::spread::Spread;
 use super::tree::Tree;
 
@@ -117,6 +119,12 @@ fn caps(net: &Net) -> Vec<i64> {
     net.arcs.iter().map(|arc| arc.cap).collect()
 }
 
+/// Roots of trees for an allreduce: all GPUs, or some of very many.
+fn centres(net: &Net) -> Vec<usize> {
+    let step = if net.gpus.len() > ROOTS_MAX { net.gpus.len().div_ceil(ROOTS_FEW) } else { 1 };
+    net.gpus.iter().copied().step_by(step).collect()
+}
+
 /// A separate row for every arc.
 fn own_rows(net: &Net) -> Vec<usize> {
     (0..net.arcs.len()).collect()
@@ -150,12 +158,64 @@ fn or_first(found: Found, first: Option<Found>) -> Found {
     }
 }
 
+/// Trees in one direction, of equal rates from all of `roots`: `found`, or if all vertices are GPUs and the budget
+/// allows, trees that reach `enough`.
+fn or_grown(
+    net: &Net,
+    found: Found,
+    roots: &[usize],
+    enough: Option<Ratio>,
+    budget: &Budget<'_>,
+) -> Found {
+    let Some(enough) =
+        enough.filter(|&enough| net.gpus.len() == net.n && rate(&found.flows) < enough)
+    else {
+        return found;
+    };
+    let each = enough / Ratio::from(roots.len() as i64);
+    let whole = |part: Ratio| i64::try_from(part.num().checked_mul(each.den())? / part.den()).ok();
+    let grown = || {
+        let all = |arc: &super::net::Arc| whole(Ratio::from(arc.cap));
+        let room = net.arcs.iter().map(all).collect::<Option<Vec<i64>>>()?;
+        let one = i64::try_from(each.num()).ok()?;
+        let mut copies = vec![0; net.n];
+        roots.iter().for_each(|&root| copies[root] = one);
+        let tree = |flow: &Flow| Some((flow.down.clone()?, whole(flow.weight)?));
+        let trees: Vec<(Tree, i64)> = found.flows.iter().filter_map(tree).collect();
+        branchings(net, room, &copies, &trees, budget)
+    };
+    let Some(trees) = grown() else { return found };
+    let flow = |(tree, copies): (Tree, i64)| Flow {
+        weight: Ratio::new(copies.into(), each.den()),
+        root: tree.root,
+        up: None,
+        down: Some(tree),
+    };
+    Found { flows: trees.into_iter().map(flow).collect(), bound: found.bound }
+}
+
+/// Trees for both directions that are better than those of `spread`, up to `enough`, if all vertices are GPUs.
+fn better_trees(
+    net: &Net,
+    links: &[usize],
+    spread: &Spread,
+    enough: Option<Ratio>,
+    budget: &Budget<'_>,
+    flow: impl Fn(Tree, Ratio) -> Flow,
+) -> Option<Found> {
+    let enough = enough.filter(|&enough| net.gpus.len() == net.n && spread.rate() < enough)?;
+    let trees = exchanged(net, links, &spread.trees, enough, budget)?;
+    let flows = trees.into_iter().map(|(tree, weight)| flow(tree, weight));
+    let flows: Vec<Flow> = flows.collect();
+    (rate(&flows) > spread.rate()).then_some(Found { flows, bound: None })
+}
+
 /// `found`, or well-spread trees in one direction that are used in both, if these are better.
 fn better_halves(net: &Net, offers: &Offers, found: Found, enough: Option<Ratio>) -> Found {
     if enough == Some(rate(&found.flows)) {
         return found;
     }
-    let one_way = offers.first(&net.gpus, &own_rows(net), enough.map(|rate| rate + rate));
+    let one_way = offers.first(&centres(net), &own_rows(net), enough.map(|rate| rate + rate));
     let Some(one_way) = one_way.done else { return found };
     let other = one_of_each(net, &one_way, &one_way);
     if rate(&other.flows) > rate(&found.flows) { other } else { found }
@@ -187,8 +247,9 @@ pub(super) fn rooted(
     let offers = Offers::new(net, choice, budget);
     let down = |tree: Tree, weight: Ratio| Flow { weight, root, up: None, down: Some(tree) };
     let first = offers.first(&[root; SLOTS], &own_rows(net), enough);
+    let aim = enough.filter(|_| choice.is_free());
     if let Some(done) = first.done {
-        return equal(done, down);
+        return or_grown(net, equal(done, down), &[root], aim, budget);
     }
     let mut book = Book::new(net, caps(net));
     for tree in first.trees {
@@ -204,7 +265,8 @@ pub(super) fn rooted(
     let tree = |c: usize| book.trees[c].clone().expect("all columns are trees");
     let flows = packing.weights.iter().map(|&(c, weight)| down(tree(c), weight)).collect();
     let bound = book.bound(&packing, |row| vec![row]).filter(|_| offers.complete());
-    or_first(Found { flows, bound }, first.best.map(|best| equal(best, down)))
+    let found = or_first(Found { flows, bound }, first.best.map(|best| equal(best, down)));
+    or_grown(net, found, &[root], aim, budget)
 }
 
 /// All-gather: the trees of every root share one rate x; rows of arcs, then of roots.
@@ -218,8 +280,9 @@ pub(super) fn sharded(
     let down =
         |tree: Tree, weight: Ratio| Flow { weight, root: tree.root, up: None, down: Some(tree) };
     let first = offers.first(&net.gpus, &own_rows(net), enough);
+    let aim = enough.filter(|_| choice.is_free());
     if let Some(done) = first.done {
-        return equal(done, down);
+        return or_grown(net, equal(done, down), &net.gpus, aim, budget);
     }
     let (arcs, count) = (net.arcs.len(), net.gpus.len());
     let mut limits = caps(net);
@@ -266,7 +329,8 @@ pub(super) fn sharded(
     }
     let bound = book.bound(&packing, |row| if row < arcs { vec![row] } else { Vec::new() });
     let found = Found { flows, bound: bound.filter(|_| offers.complete()) };
-    or_first(found, first.best.map(|best| equal(best, down)))
+    let found = or_first(found, first.best.map(|best| equal(best, down)));
+    or_grown(net, found, &net.gpus, aim, budget)
 }
 
 /// Allreduce with equal rates in both directions: undirected trees, each used up and down; one row per pair of arcs.
@@ -294,9 +358,12 @@ pub(super) fn both_ways(
         |first: &First| first.done.as_ref().is_some_and(|done| Some(done.rate()) == enough);
     let one = if net.aggregators().is_empty() { &[][..] } else { &net.gpus[..1] };
     let alone = (!one.is_empty()).then(|| offers.first(one, &shared, enough)).filter(single);
-    let first = alone.unwrap_or_else(|| offers.first(&net.gpus, &shared, enough));
+    let first = alone.unwrap_or_else(|| offers.first(&centres(net), &shared, enough));
+    let aim = enough.filter(|_| choice.is_free());
     if let Some(done) = first.done {
-        return better_halves(net, &offers, equal(done, both), enough);
+        let better = better_trees(net, &pairs, &done, aim, budget, both);
+        let found = better.unwrap_or_else(|| equal(done, both));
+        return better_halves(net, &offers, found, enough);
     }
     let mut book = Book::new(net, pairs.iter().map(|&arc| net.arcs[arc].cap).collect());
     let column = |tree: &Tree| Column { gain: 1, uses: uses(net, tree, |arc| row[arc], &[]) };
@@ -316,7 +383,10 @@ pub(super) fn both_ways(
     let flows = packing.weights.iter().map(|&(c, weight)| both(tree(c), weight)).collect();
     let bound = book.bound(&packing, |row| vec![pairs[row], mirror[pairs[row]]]);
     let found = Found { flows, bound: bound.filter(|_| offers.complete()) };
-    or_first(found, first.best.map(|best| equal(best, both)))
+    let Some(best) = first.best else { return found };
+    let aim = aim.filter(|&aim| rate(&found.flows) < aim);
+    let better = better_trees(net, &pairs, &best, aim, budget, both);
+    or_first(or_first(found, better), Some(equal(best, both)))
 }
 
 /// Allreduce with rates that differ by direction: per root one rate x(r), and trees up and down of that rate; rows of
@@ -330,7 +400,8 @@ pub(super) fn lopsided(
     let back = net.reversed();
     let offers = Offers::new(net, choice, budget);
     let offers_back = Offers::new(&back, choice, budget);
-    let first = |offers: &Offers| offers.first(&net.gpus, &own_rows(net), None);
+    let roots = centres(net);
+    let first = |offers: &Offers| offers.first(&roots, &own_rows(net), None);
     let (first, first_back) = (first(&offers), first(&offers_back));
     if let (Some(down), Some(up)) = (&first.done, &first_back.done) {
         return one_of_each(net, up, down);
@@ -412,5 +483,7 @@ fn couple(
     }
 }
 
+/// Number of roots if not all GPUs are.
+const ROOTS_FEW: usize = 256;
 /// Number of equal weights in the initial trees of a broadcast.
 const SLOTS: usize = 16;

@@ -1,4 +1,5 @@
-//! Random fabrics for tests.
+//! Random fabrics for tests, each of which uses some of this.
+#![allow(dead_code)]
 
 use netsum_topo::Rate;
 use netsum_topo::links::{LinkGraph, LinkKind, Role, Vertex, WeightedLink};
@@ -60,4 +61,26 @@ pub fn collective(seed: u64) -> netsum_topo::links::Collective {
     use netsum_topo::links::Collective::*;
     [Broadcast { root: 0 }, Reduce { root: 1 }, Allgather, ReduceScatter, Allreduce]
         [seed as usize % 5]
+}
+
+/// A connected fabric of GPUs with so many links, of 8 to 320 Gbit/s.
+pub fn random(seed: u64, gpus: usize, links: usize) -> LinkGraph {
+    let mut numbers = Numbers::new(seed);
+    let mut pairs: Vec<[usize; 2]> = (1..gpus).map(|v| [numbers.below(v), v]).collect();
+    while pairs.len() < links {
+        let (a, b) = (numbers.below(gpus), numbers.below(gpus));
+        if a < b && !pairs.contains(&[a, b]) {
+            pairs.push([a, b]);
+        }
+    }
+    let link = |ends: [usize; 2]| WeightedLink {
+        ends,
+        rate: Rate(8_000_000_000 * (1 + numbers.below(40) as u64)),
+        latency_ns: 0,
+        kind: LinkKind::Nvlink,
+        one_way: false,
+    };
+    let links = pairs.into_iter().map(link).collect();
+    let vertices = (0..gpus).map(|v| Vertex { name: format!("v{v}"), role: Role::Gpu }).collect();
+    LinkGraph::new("random", vertices, links).unwrap()
 }
