@@ -49,6 +49,15 @@ def test_all_lines_of_a_chart_have_a_colour_and_all_names_stand_inside():
     assert len(places) == 11 and max(float(y) for _, y in places) < highest
 
 
+def test_no_label_of_an_axis_is_clipped():
+    series = {"a link": [(0, 0.0), (12_500, 0.00025)]}
+    root = ElementTree.fromstring(chart("Rate", " Gbit/s", "milliseconds", series))
+    ends = {text.text: float(text.get("x")) for text in root.findall("text") if text.get("text-anchor") == "end"}
+    assert "0.0001 Gbit/s" in ends
+    # A letter of this size is about 6.5 wide.
+    assert all(x - 6.5 * len(name) >= 0 for name, x in ends.items()), ends
+
+
 def test_charts_of_flat_and_single_points():
     ElementTree.fromstring(chart("flat", "", "epoch", {"a": [(1, 0.0)]}))
 

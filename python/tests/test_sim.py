@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import re
 import signal
 import subprocess
@@ -60,6 +61,16 @@ def test_a_sweep_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     deep.write_text("base = " + "[" * 20_000 + "]" * 20_000 + "\n")
     with pytest.raises(sim.SimError, match=r"deep\.toml: .*nested too deeply"):
         sim.Sweep.read(deep)
+
+
+def test_a_configuration_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep: dict = {}
+    for _ in range(5_000):
+        deep = {"deeper": deep}
+    with pytest.raises(sim.SimError, match="nested more than"):
+        sim.run({"duration": "1ms", "fabric": deep}, tmp_path / "out")
+    # What is refused here, the simulator would refuse as well.
+    assert tomllib.loads(toml.dumps({"list": [[[[[1]]]]]})) == {"list": [[[[[1]]]]]}
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
@@ -413,6 +424,24 @@ def test_the_picture_of_a_fabric_file_takes_its_hosts_for_hosts(tmp_path: Path) 
     lines = {line[0].text.split(":")[0]: line for line in ElementTree.fromstring(picture).iter("line")}
     spine, rack = (float(lines[f"{name} → {other}"].get("y1")) for name, other in (("h9", "rack"), ("rack", "gpu")))
     assert spine < rack
+
+
+def test_no_name_of_a_picture_is_clipped() -> None:
+    long = "rack-with-a-name-of-its-own-17"
+    links = [
+        {"from": a, "to": b, "utilisation": 0.5, "dropped_packets": 0}
+        for host in ("a-host-of-the-second-floor", "another-host-of-the-second-floor")
+        for a, b in ((host, long), (long, host))
+    ]
+    svg = heat_map(links, {link["from"] for link in links} - {long})
+    width, height = map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', svg).groups())
+    names = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"( transform="rotate\(35)?[^>]*>([^<]+)</text>', svg)
+    assert len(names) >= 3
+    for x, y, slanted, name in names:
+        # A letter of this size is about 6 wide.
+        right, down = (math.cos(math.radians(35)), math.sin(math.radians(35))) if slanted else (1.0, 0.0)
+        length = 6 * len(name) if "busy" not in name else 0
+        assert float(x) + right * length <= width and float(y) + down * length <= height, name
 
 
 def test_a_heat_map_has_names_and_a_scale() -> None:

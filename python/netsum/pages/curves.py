@@ -7,6 +7,9 @@ from typing import Any
 WIDTH, HEIGHT = 760, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 30, 38
 _ROW = 18
+_GAP = 6
+LETTER = 7
+"""No letter of an axis label is wider, on average over the label."""
 COLOURS = 8
 """More series than this share colours."""
 
@@ -19,12 +22,15 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
     y_low = min(0.0, *(y for _, y in points))
     step = round_step((y_high - y_low) / 4)
     y_high = math.ceil(y_high / step) * step
-    legend, below = _legend(list(series), 8 * len(title))
-    scale = _Scale(x_low, x_high, y_low, y_high, _TOP + below * _ROW)
+    rows = [y_low + i * step for i in range(round((y_high - y_low) / step) + 1)]
+    labels = [f"{value:g}{unit}" for value in rows]
+    left = max(_LEFT, LETTER * max(map(len, labels)) + _GAP)
+    legend, below = _legend(list(series), 8 * len(title), left)
+    scale = _Scale(x_low, x_high, y_low, y_high, _TOP + below * _ROW, left)
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">',
-        f'<text x="{_LEFT}" y="16" class="title">{escape(title)}</text>',
-        *_grid(scale, step, unit),
+        f'<text x="{left}" y="16" class="title">{escape(title)}</text>',
+        *_grid(scale, dict(zip(rows, labels, strict=True))),
         *[_mark(scale, x, text) for x, text in marks],
         *[_line(scale, line, n) for n, line in enumerate(series.values())],
         *legend,
@@ -35,11 +41,12 @@ def chart(title: str, unit: str, x_name: str, series: dict[str, list[tuple[float
 
 
 class _Scale:
-    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float, top: int) -> None:
-        self.x_low, self.x_high, self.y_low, self.y_high, self.top = x_low, x_high, y_low, y_high, top
+    def __init__(self, x_low: float, x_high: float, y_low: float, y_high: float, top: int, left: int) -> None:
+        self.x_low, self.x_high, self.y_low, self.y_high = x_low, x_high, y_low, y_high
+        self.top, self.left = top, left
 
     def x(self, value: float) -> float:
-        return _LEFT + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - _LEFT - _RIGHT)
+        return self.left + (value - self.x_low) / ((self.x_high - self.x_low) or 1) * (WIDTH - self.left - _RIGHT)
 
     def y(self, value: float) -> float:
         return HEIGHT - _BOTTOM - (value - self.y_low) / (self.y_high - self.y_low) * (HEIGHT - self.top - _BOTTOM)
@@ -52,13 +59,13 @@ def round_step(rough: float) -> float:
     return found
 
 
-def _grid(scale: _Scale, step: float, unit: str) -> list[str]:
+def _grid(scale: _Scale, rows: dict[float, str]) -> list[str]:
     parts = []
-    for i in range(round((scale.y_high - scale.y_low) / step) + 1):
-        value = scale.y_low + i * step
+    for value, label in rows.items():
         y = scale.y(value)
-        parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" class="axis" text-anchor="end">{value:g}{unit}</text>')
+        parts.append(f'<line x1="{scale.left}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        at = f'x="{scale.left - _GAP}" y="{y + 4:.1f}"'
+        parts.append(f'<text {at} class="axis" text-anchor="end">{escape(label)}</text>')
     x_step = max(round_step((scale.x_high - scale.x_low) / 6 or 1.0), 1.0)
     first = math.ceil(scale.x_low / x_step)
     for i in range(first, int(scale.x_high / x_step) + 1):
@@ -84,12 +91,12 @@ def _mark(scale: _Scale, x: float, text: str) -> str:
 
 
 def _name_width(name: str) -> int:
-    return 7 * len(name) + 30
+    return LETTER * len(name) + 30
 
 
-def _legend(names: list[str], title_width: int) -> tuple[list[str], int]:
+def _legend(names: list[str], title_width: int, left: int) -> tuple[list[str], int]:
     """The legend, at the right of the title if there is room, else in lines below it; and the number of these lines."""
-    room = WIDTH - _LEFT - _RIGHT
+    room = WIDTH - left - _RIGHT
     rows: list[list[int]] = [[]]
     for index in range(len(names)):
         if sum(_name_width(names[i]) for i in [*rows[-1], index]) > room:

@@ -5,11 +5,15 @@ from collections import defaultdict, deque
 from html import escape
 from typing import Any
 
+from netsum.demo.curves import LETTER
+
 WIDTH = 860
 _ROW, _TOP = 120, 30
 # More names than this would overlap.
 _NAMES = 40
 _SCALE_STEPS = 20
+# Degrees.
+_SLANT = 35
 
 
 def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
@@ -29,20 +33,31 @@ def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
         for i, node in enumerate(nodes)
     }
     bottom = _TOP + _ROW * top
-    height = bottom + 90
-    parts = [f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="how busy the links were">']
+    named = place if len(place) <= _NAMES else {}
+    ends = [_name_end(node, *at, below=at[1] == bottom) for node, at in named.items()]
+    width = max([WIDTH, *(math.ceil(x) for x, _ in ends)])
+    height = max([bottom + 90, *(math.ceil(y) + 40 for _, y in ends)])
+    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="how busy the links were">']
     parts += [_link(link, place) for link in sorted(links, key=lambda link: link["utilisation"])]
     for node, (x, y) in place.items():
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if level[node] else 1.5}" class="node"/>')
-    if len(place) <= _NAMES:
-        parts += [_name(node, x, y, below=y == bottom) for node, (x, y) in place.items()]
+    parts += [_name(node, x, y, below=y == bottom) for node, (x, y) in named.items()]
     return "\n".join([*parts, *_scale(height - 24), "</svg>"])
+
+
+def _name_end(node: str, x: float, y: float, below: bool) -> tuple[float, float]:
+    """Where the name of `_name` ends."""
+    length = LETTER * len(node)
+    if below:
+        slant = math.radians(_SLANT)
+        return x + length * math.cos(slant), y + 12 + length * math.sin(slant)
+    return x + 7 + length, y - 6
 
 
 def _name(node: str, x: float, y: float, below: bool) -> str:
     """A name beside a switch; slanted below a host, because hosts are close together."""
     if below:
-        at = f'x="{x:.1f}" y="{y + 12:.1f}" transform="rotate(35 {x:.1f} {y + 12:.1f})"'
+        at = f'x="{x:.1f}" y="{y + 12:.1f}" transform="rotate({_SLANT} {x:.1f} {y + 12:.1f})"'
     else:
         at = f'x="{x + 7:.1f}" y="{y - 6:.1f}"'
     return f'<text {at} class="axis">{escape(node)}</text>'

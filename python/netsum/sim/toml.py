@@ -5,13 +5,18 @@ from typing import Any
 
 from netsum.sim.errors import SimError
 
+# The simulator's reader takes no more.
+DEPTH = 80
+
 
 def dumps(config: dict[str, Any]) -> str:
     """TOML text of nested dictionaries, lists, strings, numbers and truth values. Raises SimError for others."""
-    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in config.items())
+    return "".join(f"{_key(key)} = {_value(value, DEPTH)}\n" for key, value in config.items())
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, depth: int) -> str:
+    if depth == 0:
+        raise SimError(f"tables or lists are nested more than {DEPTH} times; no configuration is so deep")
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -19,9 +24,9 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_value(item, depth - 1)}" for key, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(_value(item, depth - 1) for item in value) + "]"
     raise SimError(f"a configuration holds no {type(value).__name__}: {value!r}; use text, numbers, lists and tables")
 
 
