@@ -142,6 +142,7 @@ def _config(figure: Figure, name: str, fabric: dict, jobs: list[dict], **more) -
         "stop_with_jobs": True,
         "fabric": fabric,
         "switch": switch,
+        "host": {"queue": "fifo"},
         "scheme": scheme,
         "jobs": jobs,
     } | more

@@ -140,6 +140,7 @@ def _config(model: str, kind: str, change: tuple[str, str, object] | None = None
         "name": f"{model} {kind}",
         "duration": "10s",
         "fabric": {"kind": "single-switch", "hosts": workers},
+        "host": {"queue": "fifo"},
         "scheme": {"kind": kind},
         "jobs": [job] * count,
     }

@@ -72,6 +72,7 @@ def _config(scale: str, kind: str, latency="5us", mark_packets=85, fragment_byte
         "duration": f"{end_ms}ms",
         "fabric": {"kind": "leaf-spine", "racks": 2, "hosts_per_rack": 4, "spines": 1, "latency": latency},
         "switch": {"mark_packets": mark_packets, "queue_packets": 10_000},
+        "host": {"queue": "fifo"},
         "tcp": {"socket": socket},
         "scheme": {"kind": kind, "trees": 1, "window": 600, "fragment_bytes": fragment_bytes},
         "flows": [{"kind": "one", "src": 0, "dst": 4, "bytes": 1 << 40}],

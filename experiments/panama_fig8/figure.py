@@ -231,6 +231,7 @@ def _config(scale: str, kind: str, load: float, seed: int, mode: str) -> dict:
         "drain": f"{duration_ms // DRAIN}ms",
         "fabric": {"kind": "fat-tree", "k": k, "latency": "1us"},
         "switch": {"mark_packets": 85, "pause": {"high_packets": 200, "low_packets": 150}, "memory": "64MB"},
+        "host": {"queue": "fifo"},
         "tcp": {"socket": "256KiB"},
         "scheme": {"kind": kind},
         "flows": [

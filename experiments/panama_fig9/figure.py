@@ -182,6 +182,7 @@ def _config(
         "duration": "10s",
         "fabric": {"kind": "leaf-spine", "racks": RACKS, "hosts_per_rack": HOSTS, "spines": SPINES, "latency": "1us"},
         "switch": {"pause": {"high_packets": 200, "low_packets": 150}},
+        "host": {"queue": "fifo"},
         "tcp": {"socket": "256KiB"},
         "stop_with_jobs": True,
         "scheme": dict(scheme),

@@ -21,7 +21,7 @@ use std::time::Instant;
 use netsum_sim::simulation::MEMORY_BYTES;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
-use netsum_sim::{PathChoice, Simulation, Switching, Threads};
+use netsum_sim::{HostQueue, PathChoice, Simulation, Switching, Threads};
 use netsum_topo::{Addressing, Rate, Topology};
 use record::{commit, machine, median};
 
@@ -33,6 +33,7 @@ const SWITCHING: Switching = Switching {
     queue_packets: 250,
     shared: None,
     pause: None,
+    host_queue: HostQueue::Fifo,
     host_mark_ps: u64::MAX,
     paths: PathChoice::Flow,
     latency_ns: 1_000,

@@ -33,7 +33,7 @@ mod windows;
 pub mod workload;
 
 pub use error::SimError;
-pub use network::{Pause, SharedBuffer, Switching};
+pub use network::{HostQueue, Pause, SharedBuffer, Switching};
 pub use partition::Threads;
 pub use routes::PathChoice;
 pub use simulation::Simulation;

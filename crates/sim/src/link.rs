@@ -216,7 +216,7 @@ impl Link {
 impl Packet {
     /// Whether `next` extends the last run in the queue.
     #[inline]
-    fn extends_to(&self, next: &Packet) -> bool {
+    pub(crate) fn extends_to(&self, next: &Packet) -> bool {
         self.kind() == crate::packet::Kind::Data
             && next.kind() == crate::packet::Kind::Data
             && self.flow == next.flow

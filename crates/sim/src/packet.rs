@@ -30,7 +30,7 @@ pub struct Packet {
     pub dst: u16,
     /// Length on the wire.
     pub bytes: u16,
-    /// Hash input that selects among paths of equal length.
+    /// Hash input that selects among paths of equal length; for `Tree`, the socket of the sending host.
     pub entropy: u16,
     pub(crate) flags: u8,
     pub(crate) unused: u8,

@@ -7,13 +7,14 @@ use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, permutation, poisson};
-use netsum_sim::{PathChoice, Pause, SharedBuffer, Simulation, Switching};
+use netsum_sim::{HostQueue, PathChoice, Pause, SharedBuffer, Simulation, Switching};
 
 const FABRIC: Switching = Switching {
     mark_packets: 85,
     queue_packets: 250,
     shared: None,
     pause: None,
+    host_queue: HostQueue::Fifo,
     host_mark_ps: u64::MAX,
     paths: PathChoice::Flow,
     latency_ns: 1_000,

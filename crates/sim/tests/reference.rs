@@ -137,7 +137,7 @@ fn value(kind: &str) -> String {
         "bool" => "true or false".to_owned(),
         "String" => "text".to_owned(),
         "SlotPolicy" => "name".to_owned(),
-        "Format" | "Paths" | "SchemeKind" => {
+        "Format" | "Paths" | "HostQueues" | "SchemeKind" => {
             fields(kind).1.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         }
         _ => "table".to_owned(),

@@ -462,7 +462,8 @@ impl<R: Protocol> Residents<R> {
             let path = state.up[usize::from(header.tree().0)];
             let parcel = (header, payload);
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
-            net.send(state.uplink, packet::<R>(path, handle, &header));
+            let entropy = worker as u16;
+            net.send(state.uplink, Packet { entropy, ..packet::<R>(path, handle, &header) });
         }
         while let Some(event) = state.machine.poll_event() {
             match event {
@@ -487,7 +488,9 @@ impl<R: Protocol> Residents<R> {
         while let Some((to, header, payload)) = R::poll_node(&mut state.machine) {
             let parcel = (header, payload);
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
-            net.send(net.path_start(to.0), packet::<R>(to.0, handle, &header));
+            let entropy = SERVER;
+            let packet = Packet { entropy, ..packet::<R>(to.0, handle, &header) };
+            net.send(net.path_start(to.0), packet);
         }
         state.machine.flushed();
         if let Some(Time(at_ns)) = state.machine.poll_timeout() {
@@ -540,5 +543,7 @@ fn packet<R: Protocol>(path: u32, handle: u32, header: &Header<R>) -> Packet {
     Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, bytes) }
 }
 
+/// The socket of a host's server; workers are numbered from 0.
+const SERVER: u16 = u16::MAX;
 /// An epoch that no job reaches.
 const LAST_EPOCH: Epoch = Epoch(u16::MAX / 2);

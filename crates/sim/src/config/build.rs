@@ -8,11 +8,11 @@ use netsum_topo::{Addressing, Latency, Topology};
 use super::source::{ConfigError, Source, TOML_MAX, read};
 use super::table::{number, table, whole};
 use super::units::rate_problem;
-use super::{Config, Fabric, Flows, Paths, Scheme, Tcp, Text};
+use super::{Config, Fabric, Flows, HostQueues, Paths, Scheme, Tcp, Text};
 use crate::aggregation::SlotSharing;
 use crate::faults::Fault;
 use crate::job::JobSpec;
-use crate::network::{Pause, SharedBuffer, Switching};
+use crate::network::{HostQueue, Pause, SharedBuffer, Switching};
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::workload::{FlowSizes, FlowSpec, Interpolation, permutation, poisson};
@@ -67,6 +67,13 @@ pub(super) fn build(source: &Source, config: &Config) -> Result<Built, ConfigErr
             Paths::Flow => PathChoice::Flow,
             Paths::Packet => PathChoice::Packet,
             Paths::Destination => PathChoice::Destination,
+        },
+        host_queue: match config.host.queue {
+            HostQueues::FqCodel => {
+                let small = config.host.small_queue.0.0;
+                HostQueue::Fair { small_bytes: u32::try_from(small).unwrap_or(u32::MAX) }
+            }
+            HostQueues::Fifo => HostQueue::Fifo,
         },
         host_mark_ps: config.host.ce_threshold.map_or(u64::MAX, Text::ps),
         latency_ns,

@@ -243,14 +243,37 @@ pub enum Paths {
     Destination,
 }
 
-/// Hosts' own output queues: first in, first out, unbounded.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Hosts' own output queues, without a limit.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Host {
+    /// "fq-codel": a queue per flow, served in turns, the default of Linux. "fifo": first in, first out, so that a
+    /// flow's share of its host's link follows its window.
+    pub queue: HostQueues,
+    /// With "fq-codel": most of a flow that waits in the queue, at least two packets; the rest is in the flow's socket,
+    /// where nothing marks.
+    pub small_queue: Text<Bytes>,
     /// A packet that waits at least this long, above 0, is marked, as by Linux's `fq` and `fq_codel` with this option;
     /// absent: hosts do not mark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_threshold: Option<Text<Latency>>,
+}
+
+impl Default for Host {
+    /// What Linux does; of a worker's fragments 128 KiB at least wait in its host's queue.
+    fn default() -> Self {
+        Host { queue: HostQueues::FqCodel, small_queue: Text(Bytes(128 << 10)), ce_threshold: None }
+    }
+}
+
+/// Order in which a host sends.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HostQueues {
+    /// A queue per flow.
+    FqCodel,
+    /// One queue.
+    Fifo,
 }
 
 /// Transport of hosts.

@@ -5,6 +5,7 @@
 //! allows.
 
 mod crossing;
+mod fair;
 mod faults;
 mod loss;
 mod moving;
@@ -18,10 +19,11 @@ use netsum_proto::Time;
 use netsum_topo::Topology;
 
 pub(crate) use crossing::Crossing;
+use fair::FairQueue;
 pub use region::Region;
 
 use crate::error::SimError;
-use crate::link::PAUSED;
+use crate::link::{FROM_HOST, PAUSED};
 use crate::packet::{Kind, Packet};
 use crate::partition::{self, Threads};
 use crate::routes::{PathChoice, Routes, outgoing};
@@ -38,6 +40,8 @@ pub struct Switching {
     pub shared: Option<SharedBuffer>,
     /// PAUSE instead of dropping.
     pub pause: Option<Pause>,
+    /// Hosts' own output queues.
+    pub host_queue: HostQueue,
     /// A packet is marked if it waits at least this long in its host's own queue, as Linux's `fq` and `fq_codel` do
     /// with `ce_threshold`; `u64::MAX`: hosts do not mark.
     pub host_mark_ps: u64,
@@ -45,6 +49,18 @@ pub struct Switching {
     pub paths: PathChoice,
     /// Propagation time of links for which the topology has none, in nanoseconds.
     pub latency_ns: u32,
+}
+
+/// A host's own output queue; none has a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostQueue {
+    /// First in, first out.
+    Fifo,
+    /// A queue per flow, served in turns.
+    Fair {
+        /// Bytes of a flow that wait in the queue; the others wait in the flow's socket, where nothing marks.
+        small_bytes: u32,
+    },
 }
 
 /// The memory of a switch, shared by its output queues with dynamic thresholds (Choudhury and Hahne, IEEE/ACM ToN
@@ -238,7 +254,10 @@ impl Network {
     /// Packets that wait in a link's queue now.
     pub fn waiting(&self, link: u32) -> u32 {
         let region = self.sender(link);
-        region.links[link as usize].waiting(region.now_ps(), &region.pool)
+        let l = &region.links[link as usize];
+        let queue = l.is(FROM_HOST).then(|| region.fair.get(region.host_of(link))).flatten();
+        let in_host = queue.map_or(0, FairQueue::len);
+        l.waiting(region.now_ps(), &region.pool) + in_host as u32
     }
 
     /// Transmission time of the bytes queued now.

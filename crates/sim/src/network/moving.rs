@@ -2,8 +2,9 @@
 
 use std::cmp::Reverse;
 
+use super::fair::FILL;
 use super::region::{LinkEntries, OWN_TIMER, Region};
-use super::{NetworkEvent, Switching};
+use super::{HostQueue, NetworkEvent, Switching};
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, Packet};
 
@@ -31,7 +32,10 @@ impl Region {
                 if key < OWN_TIMER {
                     return Some(NetworkEvent::Timer(key));
                 }
-                self.on_pause_frame(key);
+                match key & FILL != 0 {
+                    true => self.fill(key as u32),
+                    false => self.on_pause_frame(key),
+                }
                 continue;
             }
             if at > until_ps {
@@ -156,6 +160,9 @@ impl Region {
             if pause.is_some() {
                 self.hold(packet.ingress);
             }
+        } else if self.common.switching.host_queue != HostQueue::Fifo {
+            self.enqueue_fairly(link, packet);
+            return;
         } else if self.common.switching.host_mark_ps != u64::MAX {
             packet = self.mark_late(link, packet);
         }
@@ -184,7 +191,7 @@ impl Region {
     }
 
     #[inline]
-    fn push(&mut self, link: u32, packet: Packet) {
+    pub(super) fn push(&mut self, link: u32, packet: Packet) {
         let l = &mut self.links[link as usize];
         if let Some(at) = l.push(self.now_ps, packet, &mut self.pool) {
             self.enter(link, at);

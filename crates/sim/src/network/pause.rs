@@ -1,7 +1,7 @@
 //! PAUSE: packets held at switches by ingress link, and the links paused.
 
 use super::region::{OWN_TIMER, Region};
-use super::{PAUSED, Pause};
+use super::{FROM_HOST, PAUSED, Pause};
 use crate::packet::NO_LINK;
 
 const RESUME: u64 = 1 << 62;
@@ -55,6 +55,9 @@ impl Region {
                 counters.paused_ps += self.now_ps - *since;
                 if let Some(at_ps) = l.resume(self.now_ps, &mut self.pool) {
                     self.enter(link, at_ps);
+                }
+                if self.links[link as usize].is(FROM_HOST) && !self.fair.is_empty() {
+                    self.fill_later(link);
                 }
             }
             _ => {}

@@ -8,8 +8,9 @@ use netsum_proto::Time;
 use netsum_topo::{EdgeId, Topology};
 use rustc_hash::FxHashMap;
 
+use super::fair::FairQueue;
 use super::loss::Loss;
-use super::{Balance, Crossing, LinkCounters, Switching};
+use super::{Balance, Crossing, HostQueue, LinkCounters, Switching};
 use crate::calendar::{Calendar, Entries, Entry};
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, Link, TO_HOST};
@@ -34,6 +35,8 @@ pub struct Region {
     /// With PAUSE, by link: packets that arrived on the link and have not reached the next node.
     pub(super) held: Vec<u32>,
     pub(super) paused_since_ps: Vec<u64>,
+    /// Packets that wait in hosts for the rings of their links, by host; unused if hosts' queues are not fair.
+    pub(super) fair: Vec<FairQueue>,
     pub(super) balance: Balance,
     pub(super) hops: u64,
     /// Lossy links.
@@ -95,6 +98,7 @@ impl Region {
             counters: vec![LinkCounters::default(); links.len()],
             held: vec![0; links.len()],
             paused_since_ps: vec![0; links.len()],
+            fair: fair_queues(&common),
             links,
             pool: Pool::default(),
             calendar: Calendar::new(horizon_ps),
@@ -194,6 +198,10 @@ impl Region {
             let busy_ps = link.serialisation_ps(link.bytes);
             assert!(busy_ps <= self.now_ps, "link {index} carried more than it can");
         }
+        for packet in self.fair.iter().flat_map(FairQueue::iter) {
+            queued.0 += u64::from(packet.run());
+            queued.1 += u64::from(packet.run()) * u64::from(packet.bytes);
+        }
         self.gone.iter().for_each(|&(.., ingress)| held[ingress as usize] += 1);
         let Balance { sent, delivered, dropped } = self.balance;
         let (exported, imported) = self.crossed();
@@ -235,6 +243,14 @@ pub(super) fn links(topology: &Topology, switching: &Switching) -> Vec<Link> {
             Link::new(to.0, edge.rate_bps, latency_ns as u32, state)
         })
         .collect()
+}
+
+/// A queue for each host, if hosts have queues per flow.
+fn fair_queues(common: &Common) -> Vec<FairQueue> {
+    let Switching { host_queue, host_mark_ps, .. } = common.switching;
+    let HostQueue::Fair { small_bytes } = host_queue else { return Vec::new() };
+    let new = || FairQueue::new(small_bytes, host_mark_ps != u64::MAX);
+    std::iter::repeat_with(new).take(common.hosts as usize).collect()
 }
 
 /// By link, all links that begin at the same node.

@@ -5,19 +5,20 @@ use netsum_sim::network::Network;
 use netsum_sim::simulation::FlowRecord;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
-use netsum_sim::{PathChoice, Simulation, Switching};
+use netsum_sim::{HostQueue, PathChoice, Simulation, Switching};
 use netsum_topo::{Addressing, Fabric, Rate, Topology};
 
 pub const TEN_GBIT: Rate = Rate(10_000_000_000);
 pub const US: u64 = 1_000_000;
 pub const MS: u64 = 1_000_000_000;
 
-/// No marks, no loss, 10 µs per link.
+/// No marks, no loss, 10 µs per link, hosts that send in order.
 pub const PLAIN: Switching = Switching {
     mark_packets: u32::MAX,
     queue_packets: u32::MAX,
     shared: None,
     pause: None,
+    host_queue: HostQueue::Fifo,
     host_mark_ps: u64::MAX,
     paths: PathChoice::Flow,
     latency_ns: 10_000,
