@@ -58,3 +58,27 @@ fn a_repeated_time_out_keeps_the_threshold() {
     let us = record.fct_ps() as f64 / 1e6;
     assert!((us - 30_236.1).abs() < 5.0, "{us} µs");
 }
+
+/// Four flows that fill one queue are in step with it, so that their packets arrive together: none of them always gets
+/// the free place, and each is as likely to lose.
+#[test]
+fn flows_that_fill_a_queue_lose_alike() {
+    let switching = Switching { queue_packets: 100, latency_ns: 1_000, ..PLAIN };
+    let tcp = TcpConfig { ecn: false, ..TcpConfig::default() };
+    let (mut resent, mut waited) = ([0; 4], 0);
+    for draw in 0..8 {
+        let start = |src: u32| u64::from((7 * src + 3 * draw) % 20) * US;
+        let mut flows: Vec<_> = (0..4).map(|src| flow(start(src), src, 4, 1_000_000)).collect();
+        flows.sort_by_key(|flow| flow.start_ps);
+        for record in run(&single_switch(5), switching, tcp, flows).0 {
+            resent[record.spec.src as usize] += record.resent;
+            waited += u32::from(record.timeouts > 0);
+        }
+    }
+    let sum: u64 = resent.iter().sum();
+    assert!(
+        resent.iter().all(|&each| 100 * each > 15 * sum && 100 * each < 35 * sum),
+        "{resent:?}"
+    );
+    assert!(waited <= 16, "{waited} of 32 flows waited for a time-out");
+}

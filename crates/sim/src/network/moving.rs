@@ -5,6 +5,7 @@ use std::cmp::Reverse;
 use super::fair::FILL;
 use super::region::{LinkEntries, OWN_TIMER, Region};
 use super::{HostQueue, NetworkEvent, Switching};
+use crate::calendar::order;
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, Packet};
 
@@ -15,10 +16,9 @@ impl Region {
             let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
             // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
             // here.
-            let gone = self
-                .gone
-                .front()
-                .filter(|&&(at, link, _)| delivery.is_none_or(|delivery| (at, link) < delivery));
+            let gone = self.gone.front().filter(|&&(at, link, _)| {
+                delivery.is_none_or(|next| order((at, link)) < order(next))
+            });
             let gone = gone.copied();
             let at = gone.map(|(at, ..)| at).or(delivery.map(|(at, _)| at)).unwrap_or(u64::MAX);
             if let Some(&Reverse((timer, key))) = self.agenda.peek()
