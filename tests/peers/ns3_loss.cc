@@ -1,6 +1,6 @@
 // Senders, one switch and one receiver in ns-3, with loss: chosen packets of a link, or a short queue at the switch.
 // 1,448 bytes per segment, one acknowledgement per segment, links of 10 Gbit/s; hosts' own queues neither mark nor
-// drop. Compiled by cling through ns-3's Python package, after ns3_flows.cc; see test_sim_ns3.py.
+// drop. Compiled by cling through ns-3's Python package, after ns3_flows.cc and ns3_recovery.cc; see test_sim_ns3.py.
 
 #include <list>
 #include <vector>
@@ -24,18 +24,25 @@ Drop(Ptr<NetDevice> device, const std::vector<uint32_t>& numbers, uint32_t hands
 }
 
 // For each of `senders` flows of `bytes`: the time of its first segment and of the last byte received, in picoseconds.
-// `data` and `acks`: numbers of the packets lost between the first sender and the switch, in either direction.
+// `recovery`: how senders recover. `starts_ns`: when each sender opens its connection. `data` and `acks`: numbers of the
+// packets lost between the first sender and the switch, in either direction.
 std::vector<int64_t>
 Run(const std::string& socket,
+    const std::string& recovery,
     uint32_t senders,
     uint32_t bytes,
     uint32_t mark,
     uint32_t queue,
     uint32_t latency_ns,
+    const std::vector<uint32_t>& starts_ns,
     const std::vector<uint32_t>& data,
     const std::vector<uint32_t>& acks)
 {
+    Dctcp::GetTypeId();
+    Reno::GetTypeId();
+    ProportionalReduction::GetTypeId();
     Config::SetDefault("ns3::TcpL4Protocol::SocketType", StringValue(socket));
+    Config::SetDefault("ns3::TcpL4Protocol::RecoveryType", StringValue(recovery));
     Config::SetDefault("ns3::TcpSocket::SegmentSize", UintegerValue(1448));
     Config::SetDefault("ns3::TcpSocket::InitialCwnd", UintegerValue(10));
     Config::SetDefault("ns3::TcpSocket::DelAckCount", UintegerValue(1));
@@ -93,6 +100,7 @@ Run(const std::string& socket,
         source.SetAttribute("MaxBytes", UintegerValue(bytes));
         source.SetAttribute("SendSize", UintegerValue(1448));
         auto application = source.Install(hosts.Get(sender));
+        application.Start(NanoSeconds(starts_ns[sender]));
         application.Get(0)->TraceConnectWithoutContext("Tx", MakeBoundCallback(&Sent, sender));
         PacketSinkHelper sink("ns3::TcpSocketFactory", InetSocketAddress(Ipv4Address::GetAny(), port));
         auto receiver = sink.Install(hosts.Get(senders));

@@ -51,11 +51,11 @@ pub struct Sender {
     pub timeouts: u32,
 }
 
-/// Proportional rate reduction (RFC 6937): after a cut, the window decreases over a round trip, with a segment sent for
+/// Proportional rate reduction (RFC 9937): after a cut, the window decreases over a round trip, with a segment sent for
 /// a share of those delivered, instead of a pause and a burst. Linux and ns-3 react to marks in this way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Reduction {
-    /// Segments in flight when it began.
+    /// Segments in flight when it began, without those that were acknowledged out of order before.
     flight: u32,
     delivered: u32,
     sent: u32,
@@ -184,15 +184,20 @@ impl Sender {
         }
         let in_cut = self.una < self.cut_ends;
         let progress = cum > self.una;
-        let mut delivered = 0;
+        let (mut delivered, mut safe) = (0, progress);
         if progress {
             delivered += self.advance(config, now_ps, cum);
         }
         if seq >= self.una || !self.board.is_empty() {
-            delivered += self.note_out_of_order(config, seq);
+            delivered += self.note_out_of_order(seq);
+            safe &= !self.find_lost(config);
+            // What was lost after a recovery began may be left when it ends.
+            if self.lost > 0 {
+                self.recover(delivered);
+            }
         }
         match (self.recovery_ends.is_some() && !self.timed_out, in_cut, self.una < self.cut_ends) {
-            (true, ..) | (false, _, true) => self.reduce(delivered, progress),
+            (true, ..) | (false, _, true) => self.reduce(delivered, safe),
             (false, true, false) => self.window = self.ssthresh,
             (false, false, false) if progress => self.grow(config, delivered),
             _ => {}
@@ -277,29 +282,35 @@ impl Sender {
     }
 
     /// Handles a selective acknowledgement; returns how many segments it is the first to acknowledge.
-    fn note_out_of_order(&mut self, config: &TcpConfig, seq: u32) -> u32 {
+    fn note_out_of_order(&mut self, seq: u32) -> u32 {
         self.make_board();
-        let mut delivered = 0;
-        if seq >= self.una && seq < self.next {
-            let fate = &mut self.board[(seq - self.una) as usize];
-            if *fate != Fate::Sacked {
-                self.lost -= u32::from(*fate == Fate::Lost);
-                *fate = Fate::Sacked;
-                self.sacked += 1;
-                self.sacked_above += u32::from(seq >= self.judged);
-                delivered = 1;
-            }
+        if seq < self.una || seq >= self.next {
+            return 0;
         }
-        if self.find_lost(config) && self.recovery_ends.is_none() {
-            // RFC 8257 §3.5: loss is handled as in TCP. Marks of the same round trip count no more.
-            self.recovery_ends = Some(self.next);
-            self.cut_ends = self.una;
-            self.timing = None;
-            self.grown = 0;
-            self.ssthresh = (self.window / 2.0).max(WINDOW_MIN);
-            self.reduction = Reduction { flight: self.next - self.una, ..Reduction::default() };
+        let fate = &mut self.board[(seq - self.una) as usize];
+        if *fate == Fate::Sacked {
+            return 0;
         }
-        delivered
+        self.lost -= u32::from(*fate == Fate::Lost);
+        *fate = Fate::Sacked;
+        self.sacked += 1;
+        self.sacked_above += u32::from(seq >= self.judged);
+        1
+    }
+
+    /// Begins recovery from loss, unless it has begun, with an acknowledgement of `delivered` segments.
+    fn recover(&mut self, delivered: u32) {
+        if self.recovery_ends.is_some() {
+            return;
+        }
+        // RFC 8257 §3.5: loss is handled as in TCP. Marks of the same round trip count no more.
+        self.recovery_ends = Some(self.next);
+        self.cut_ends = self.una;
+        self.timing = None;
+        self.grown = 0;
+        self.ssthresh = (self.window / 2.0).max(WINDOW_MIN);
+        let flight = self.next - self.una - self.sacked + delivered;
+        self.reduction = Reduction { flight, ..Reduction::default() };
     }
 
     /// Segments above which `reordering` others are acknowledged are lost (RFC 6675 §4); whether there is a new one.
@@ -357,19 +368,22 @@ impl Sender {
         self.window = self.window.min(config.window_max.max(1.0));
     }
 
-    /// An acknowledgement during a reduction of the window.
-    fn reduce(&mut self, delivered: u32, progress: bool) {
+    /// An acknowledgement during a reduction of the window; `safe`: it advances and shows no further loss.
+    fn reduce(&mut self, delivered: u32, safe: bool) {
+        if delivered == 0 {
+            return;
+        }
         let (in_flight, goal) = (f64::from(self.in_flight()), self.ssthresh);
         let Reduction { flight, delivered: all, sent } = &mut self.reduction;
         *all += delivered;
         let (all, sent) = (f64::from(*all), f64::from(*sent));
         let more = match in_flight > goal {
             true => (all * goal / f64::from(*flight)).ceil() - sent,
-            // In recovery from loss an acknowledgement that advances shows that the network is no longer overloaded.
+            // In recovery from loss, as in slow start while it goes well.
             false => {
                 let more = (all - sent).max(f64::from(delivered));
                 (goal - in_flight)
-                    .min(more + f64::from(u8::from(progress && self.recovery_ends.is_some())))
+                    .min(more + f64::from(u8::from(safe && self.recovery_ends.is_some())))
             }
         };
         // The first segment is sent again at once, whatever the window.
@@ -453,6 +467,25 @@ mod tests {
         (2..5).for_each(|seq| sender.on_ack(&config, 1, 0, seq, false));
         assert_eq!((sender.in_flight(), sender.ssthresh), (5, 5.0));
         assert_eq!(sender.poll(&config, 1).map(|s| (s.seq, s.count)), Some((0, 1)));
+    }
+
+    /// Segments that were sent during a recovery are lost too: when it ends, the next one begins at once, with another
+    /// half of the window.
+    #[test]
+    fn a_recovery_follows_a_recovery_that_left_losses() {
+        let config = TcpConfig { window_initial: 20.0, ..TcpConfig::default() };
+        let mut sender = sent(&config, 100);
+        for seq in 1..20 {
+            sender.on_ack(&config, 1, 0, seq, false);
+            while sender.poll(&config, 1).is_some() {}
+        }
+        // Before the third duplicate two new segments have left.
+        assert_eq!((sender.resent, sender.ssthresh, sender.recovery_ends), (1, 10.0, Some(22)));
+        // Segment 22 is lost as well; the three after it arrive, and then the repetition of the first.
+        (20..22).chain(23..26).for_each(|seq| sender.on_ack(&config, 1, 0, seq, false));
+        assert_eq!((sender.lost, sender.board[22]), (1, Fate::Lost));
+        sender.on_ack(&config, 1, 22, 0, false);
+        assert_eq!((sender.ssthresh, sender.recovery_ends), (5.0, Some(sender.next)));
     }
 
     /// Any order of arrivals and losses: the counts agree with the scoreboard, and everything arrives.
