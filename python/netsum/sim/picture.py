@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from html import escape
 from typing import Any
 
-from netsum.demo.curves import LETTER
+from netsum.pages.curves import LETTER
 
 WIDTH = 860
 _ROW, _TOP = 120, 30
