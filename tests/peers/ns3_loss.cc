@@ -24,8 +24,8 @@ Drop(Ptr<NetDevice> device, const std::vector<uint32_t>& numbers, uint32_t hands
 }
 
 // For each of `senders` flows of `bytes`: the time of its first segment and of the last byte received, in picoseconds.
-// `recovery`: how senders recover. `starts_ns`: when each sender opens its connection. `data` and `acks`: numbers of the
-// packets lost between the first sender and the switch, in either direction.
+// `recovery`: how senders recover. `starts_ns`: when each sender opens its connection. `data` and `acks`: numbers of
+// the packets lost between the first sender and the switch, in either direction.
 std::vector<int64_t>
 Run(const std::string& socket,
     const std::string& recovery,

@@ -13,6 +13,7 @@ mod calendar;
 pub mod capture;
 pub mod config;
 pub mod error;
+mod fair;
 pub mod faults;
 mod fifo;
 pub mod fluid;

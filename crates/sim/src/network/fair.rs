@@ -1,206 +1,24 @@
-//! A host's output queue with a queue per flow, served in turns: the deficit round robin of Linux's `fq_codel` (RFC
-//! 8290). In front of the link is the driver's ring: what is in it goes out in order.
-//!
-//! CoDel is left out. Hosts keep little of a flow in these queues (TCP's small queues, the worker's own limit), so that
-//! packets do not wait there for CoDel's 5 ms.
+//! Hosts whose flows have queues of their own ([`FairQueue`](crate::fair::FairQueue)). In front of the link is the
+//! driver's ring: what is in it goes out in order.
 
 use std::cmp::Reverse;
-use std::collections::VecDeque;
-
-use rustc_hash::FxHashMap;
 
 use super::region::{OWN_TIMER, Region};
+use crate::fair::QUANTUM;
 use crate::link::PAUSED;
-use crate::packet::{Kind, Packet};
+use crate::packet::Packet;
 
-/// Bytes that a flow may send per turn: a full packet with its Ethernet header.
-const QUANTUM: i64 = 1514;
 /// The ring holds this many full packets, and is filled when half of them have left.
 const RING_PACKETS: u64 = 8;
 /// The key of timers that fill a ring, with the link.
 pub(super) const FILL: u64 = 1 << 61;
-
-/// The packets that wait in a host, by flow.
-pub(super) struct FairQueue {
-    /// Bytes of a flow that wait in the queue itself; the others are still in the flow's socket.
-    small_bytes: u32,
-    /// Whether to measure how long packets wait in the queue itself.
-    is_measured: bool,
-    flows: Vec<FlowQueue>,
-    /// Flows in `new` or `old`, by their keys.
-    by_key: FxHashMap<u64, u32>,
-    unused: Vec<u32>,
-    /// Flows that had nothing waiting are served before the others, once.
-    new: VecDeque<u32>,
-    old: VecDeque<u32>,
-    packets: u64,
-    /// Whether a timer will fill the ring.
-    is_timed: bool,
-}
-
-#[derive(Default)]
-struct FlowQueue {
-    key: u64,
-    deficit: i64,
-    /// Packets or runs of them.
-    runs: VecDeque<Packet>,
-    packets: u32,
-    /// When those packets entered the queue itself that are in it, if that is measured.
-    entered_ps: VecDeque<u64>,
-}
-
-/// What makes packets one flow: the two directions of a flow are two, and a worker's trees are one, as the worker has
-/// one socket.
-fn key(packet: &Packet) -> u64 {
-    match packet.kind() {
-        Kind::Data => u64::from(packet.flow),
-        Kind::Ack => 1 << 62 | u64::from(packet.flow),
-        Kind::Tree => 2 << 62 | u64::from(packet.dst) << 16 | u64::from(packet.entropy),
-    }
-}
-
-impl FlowQueue {
-    /// Number of packets that are in the queue itself.
-    fn inside(&self, small_bytes: u32) -> u32 {
-        let bytes = self.runs.front().map_or(1, |first| u32::from(first.bytes).max(1));
-        (small_bytes / bytes).max(2).min(self.packets)
-    }
-
-    /// Notes that packets enter the queue itself now, as far as it has room.
-    fn enter(&mut self, now_ps: u64, small_bytes: u32) {
-        let inside = self.inside(small_bytes) as usize;
-        while self.entered_ps.len() < inside {
-            self.entered_ps.push_back(now_ps);
-        }
-    }
-
-    /// Appends a packet or a run. A segment that is sent again goes before those that are still in the socket.
-    fn append(&mut self, packet: Packet, small_bytes: u32) {
-        match self.runs.back_mut() {
-            Some(last) if last.extends_to(&packet) => last.aux += packet.aux,
-            Some(last) if packet.kind() == Kind::Data && packet.seq < last.seq => {
-                self.insert(packet, self.inside(small_bytes));
-            }
-            _ => self.runs.push_back(packet),
-        }
-        self.packets += packet.run();
-    }
-
-    /// Inserts a packet behind the first `before` ones.
-    fn insert(&mut self, packet: Packet, mut before: u32) {
-        let mut at = 0;
-        while let Some(run) = self.runs.get_mut(at)
-            && before > 0
-        {
-            at += 1;
-            if run.run() > before {
-                let rest = Packet { seq: run.seq + before, aux: run.aux - before, ..*run };
-                run.aux = before;
-                self.runs.insert(at, rest);
-                break;
-            }
-            before -= run.run();
-        }
-        self.runs.insert(at, packet);
-    }
-}
-
-impl FairQueue {
-    pub(super) fn new(small_bytes: u32, is_measured: bool) -> FairQueue {
-        FairQueue {
-            small_bytes,
-            is_measured,
-            flows: Vec::new(),
-            by_key: FxHashMap::default(),
-            unused: Vec::new(),
-            new: VecDeque::new(),
-            old: VecDeque::new(),
-            packets: 0,
-            is_timed: false,
-        }
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.packets
-    }
-
-    /// All packets and runs.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Packet> {
-        self.flows.iter().flat_map(|flow| &flow.runs)
-    }
-
-    /// Appends a packet or a run to its flow.
-    fn push(&mut self, packet: Packet, now_ps: u64) {
-        let key = key(&packet);
-        let index = *self.by_key.entry(key).or_insert_with(|| {
-            let index = self.unused.pop().unwrap_or(self.flows.len() as u32);
-            if index as usize == self.flows.len() {
-                self.flows.push(FlowQueue::default());
-            }
-            let flow = &mut self.flows[index as usize];
-            (flow.key, flow.deficit) = (key, QUANTUM);
-            self.new.push_back(index);
-            index
-        });
-        let flow = &mut self.flows[index as usize];
-        self.packets += u64::from(packet.run());
-        flow.append(packet, self.small_bytes);
-        if self.is_measured {
-            flow.enter(now_ps, self.small_bytes);
-        }
-    }
-
-    /// Removes the next packet; with when it entered the queue, if that is measured.
-    fn pop(&mut self, now_ps: u64) -> Option<(Packet, Option<u64>)> {
-        loop {
-            let is_new = !self.new.is_empty();
-            let &index = if is_new { self.new.front() } else { self.old.front() }?;
-            let flow = &mut self.flows[index as usize];
-            if flow.deficit > 0
-                && let Some(run) = flow.runs.front_mut()
-            {
-                let mut packet = *run;
-                if run.run() > 1 {
-                    packet.aux = 1;
-                    run.seq += 1;
-                    run.aux -= 1;
-                } else {
-                    flow.runs.pop_front();
-                }
-                flow.deficit -= i64::from(packet.bytes);
-                flow.packets -= 1;
-                self.packets -= 1;
-                let entered_ps = flow.entered_ps.pop_front();
-                if self.is_measured {
-                    flow.enter(now_ps, self.small_bytes);
-                }
-                return Some((packet, entered_ps));
-            }
-            if is_new {
-                self.new.pop_front()
-            } else {
-                self.old.pop_front()
-            };
-            if flow.deficit <= 0 {
-                flow.deficit += QUANTUM;
-                self.old.push_back(index);
-            } else if is_new && !self.old.is_empty() {
-                // Otherwise a flow that is always short of packets would always be new.
-                self.old.push_back(index);
-            } else {
-                self.by_key.remove(&flow.key);
-                self.unused.push(index);
-            }
-        }
-    }
-}
 
 impl Region {
     /// Enqueues a packet or a run at the host from which the link begins.
     pub(super) fn enqueue_fairly(&mut self, link: u32, mut packet: Packet) {
         let host = self.host_of(link);
         let l = &self.links[link as usize];
-        if self.fair[host].packets == 0 && !l.is(PAUSED) {
+        if self.fair[host].len() == 0 && !l.is(PAUSED) {
             let one_ps = l.serialisation_ps(u64::from(packet.bytes)).max(1);
             let room_ps = self.ring_ps(link).saturating_sub(l.backlog_ps(self.now_ps));
             let room = room_ps.div_ceil(one_ps).min(u64::from(packet.run())) as u32;
@@ -245,7 +63,7 @@ impl Region {
     pub(super) fn fill_later(&mut self, link: u32) {
         let host = self.host_of(link);
         let l = &self.links[link as usize];
-        if self.fair[host].packets == 0 || self.fair[host].is_timed || l.is(PAUSED) {
+        if self.fair[host].len() == 0 || self.fair[host].is_timed || l.is(PAUSED) {
             return;
         }
         let half_ps = self.ring_ps(link) / 2;
@@ -261,99 +79,5 @@ impl Region {
 
     fn ring_ps(&self, link: u32) -> u64 {
         self.links[link as usize].serialisation_ps(RING_PACKETS * QUANTUM as u64)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn segment(flow: u32, seq: u32, count: u32) -> Packet {
-        Packet { aux: count, ..Packet::new(Kind::Data, flow, seq, 1502) }
-    }
-
-    fn order(queue: &mut FairQueue, count: usize) -> Vec<(u32, u32)> {
-        (0..count).map(|_| queue.pop(0).unwrap().0).map(|p| (p.flow, p.seq)).collect()
-    }
-
-    #[test]
-    fn flows_take_turns_whatever_each_has_waiting() {
-        let mut queue = FairQueue::new(1 << 17, false);
-        queue.push(segment(1, 0, 1000), 0);
-        queue.push(segment(2, 0, 3), 0);
-        // A turn ends with the packet that uses the quantum up.
-        let served = order(&mut queue, 8);
-        assert_eq!(served.iter().filter(|(flow, _)| *flow == 2).count(), 3);
-        assert_eq!(served.iter().filter(|(flow, _)| *flow == 1).count(), 5);
-        assert_eq!(queue.len(), 995);
-    }
-
-    #[test]
-    fn a_flow_that_had_nothing_waiting_comes_first() {
-        let mut queue = FairQueue::new(1 << 17, false);
-        (1..=4).for_each(|flow| queue.push(segment(flow, 0, 100), 0));
-        order(&mut queue, 20);
-        let ack = Packet::new(Kind::Ack, 1, 7, 54);
-        queue.push(ack, 0);
-        assert_eq!(queue.pop(0).unwrap().0.kind(), Kind::Ack);
-    }
-
-    #[test]
-    fn short_packets_get_as_many_bytes_as_long_ones() {
-        let mut queue = FairQueue::new(1 << 17, false);
-        for seq in 0..2000 {
-            queue.push(Packet { bytes: 150, ..segment(1, seq, 1) }, 0);
-            queue.push(segment(2, seq, 1), 0);
-        }
-        let served = order(&mut queue, 1100);
-        let long = served.iter().filter(|(flow, _)| *flow == 2).count();
-        assert!((98..=102).contains(&long), "{long} of 1100");
-    }
-
-    #[test]
-    fn all_packets_of_a_flow_come_out_once_in_order() {
-        use crate::random::Random;
-        for seed in 0..50 {
-            let mut random = Random::new(seed);
-            let (mut queue, mut sent, mut received) =
-                (FairQueue::new(1 << 17, false), [0; 6], [0; 6]);
-            for _ in 0..3000 {
-                let flow = random.below(6) as usize;
-                if random.below(2) == 0 {
-                    let count = 1 + random.below(5) as u32;
-                    queue.push(segment(flow as u32, sent[flow], count), 0);
-                    sent[flow] += count;
-                } else if let Some((packet, _)) = queue.pop(0) {
-                    let next = &mut received[packet.flow as usize];
-                    assert_eq!((packet.seq, packet.aux), (*next, 1));
-                    *next += 1;
-                }
-            }
-            while let Some((packet, _)) = queue.pop(0) {
-                received[packet.flow as usize] += 1;
-            }
-            assert_eq!((sent, queue.len()), (received, 0));
-            assert!(queue.by_key.is_empty() && queue.unused.len() == queue.flows.len());
-        }
-    }
-
-    #[test]
-    fn only_what_the_small_queue_holds_has_begun_to_wait() {
-        // Four packets fit.
-        let mut queue = FairQueue::new(6_100, true);
-        queue.push(segment(1, 0, 6), 10);
-        let entered: Vec<u64> = (0..6).map(|i| queue.pop(20 + i).unwrap().1.unwrap()).collect();
-        assert_eq!(entered, [10, 10, 10, 10, 20, 21]);
-    }
-
-    #[test]
-    fn a_segment_that_is_sent_again_goes_before_those_in_the_socket() {
-        let mut queue = FairQueue::new(6_100, false);
-        queue.push(segment(1, 10, 6), 0);
-        queue.push(segment(1, 3, 1), 0);
-        queue.push(segment(1, 16, 2), 0);
-        let order = order(&mut queue, 9);
-        let seqs: Vec<u32> = order.into_iter().map(|(_, seq)| seq).collect();
-        assert_eq!(seqs, [10, 11, 12, 13, 3, 14, 15, 16, 17]);
     }
 }

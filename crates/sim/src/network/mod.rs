@@ -19,10 +19,10 @@ use netsum_proto::Time;
 use netsum_topo::Topology;
 
 pub(crate) use crossing::Crossing;
-use fair::FairQueue;
 pub use region::Region;
 
 use crate::error::SimError;
+use crate::fair::FairQueue;
 use crate::link::{FROM_HOST, PAUSED};
 use crate::packet::{Kind, Packet};
 use crate::partition::{self, Threads};

@@ -8,10 +8,10 @@ use netsum_proto::Time;
 use netsum_topo::{EdgeId, Topology};
 use rustc_hash::FxHashMap;
 
-use super::fair::FairQueue;
 use super::loss::Loss;
 use super::{Balance, Crossing, HostQueue, LinkCounters, Switching};
 use crate::calendar::{Calendar, Entries, Entry};
+use crate::fair::FairQueue;
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, Link, TO_HOST};
 use crate::packet::{NO_LINK, Packet};
