@@ -7,7 +7,7 @@
 | NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
 | NETSUM_TENANT | tenant of the job, from the fabric file | default |
-| NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | torchrun's run id, or nothing |
+| NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | Ray's job, torchrun's run id |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
 | NETSUM_ENCRYPT | `on`: nobody between ranks and switches can read values; needs NETSUM_CREDENTIALS | off |
 | NETSUM_COLLECTIVES | `all`: switches do reduce-scatter, all-gather, broadcast and reduce, too | allreduce |
@@ -39,6 +39,7 @@
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,9 +121,18 @@ class Settings:
 
 
 def job_name(group: str, otherwise: str = "", environment: Mapping[str, str] = os.environ) -> str:
-    """The controller's name for a group: after NETSUM_JOB, by which a scheduler finds its jobs, else `otherwise`."""
-    run = environment.get("NETSUM_JOB", "").strip() or otherwise
+    """The controller's name for a group: after NETSUM_JOB, by which a scheduler finds its jobs, after Ray's job in its
+    processes, else after `otherwise`."""
+    run = environment.get("NETSUM_JOB", "").strip() or _ray_job() or otherwise
     return f"{run}/{group}" if run else group
+
+
+def _ray_job() -> str:
+    """`ray-ID` in a process of a job of Ray. Such a process has imported Ray."""
+    ray = sys.modules.get("ray")
+    if ray is None or not hasattr(ray, "is_initialized") or not ray.is_initialized():
+        return ""
+    return f"ray-{ray.get_runtime_context().get_job_id()}"
 
 
 def _read(environment: Mapping[str, str], known: dict[str, Any]) -> dict[str, str]:
