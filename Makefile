@@ -111,7 +111,7 @@ fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS ea
 		echo "$$target: $$(grep '^Done' out/fuzz/$$target.log), $$(ls fuzz/corpus/$$target | wc -l) inputs kept"; \
 	done
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=tags: message authentication codes, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=fairness: an overloaded switch with 64 tenants, NAME=collectives: a switch's reduce-scatters and all-gathers, NAME=scale: one controller with 1,000 switches and 10,000 workers (root), NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=tags: message authentication codes, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=threads: a switch with two threads beside one, NAME=fairness: an overloaded switch with 64 tenants, NAME=collectives: a switch's reduce-scatters and all-gathers, NAME=scale: one controller with 1,000 switches and 10,000 workers (root), NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full

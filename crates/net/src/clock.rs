@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::mem::MaybeUninit;
+use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use netsum_proto::Time;
@@ -30,6 +31,13 @@ pub struct CpuTime {
     pub user: Duration,
     /// Time in the kernel: for a data thread, the network stack.
     pub system: Duration,
+}
+
+impl AddAssign for CpuTime {
+    fn add_assign(&mut self, other: CpuTime) {
+        self.user += other.user;
+        self.system += other.system;
+    }
 }
 
 impl CpuTime {

@@ -74,6 +74,19 @@ pub enum NetError {
     /// The credentials cannot be used.
     #[error(transparent)]
     Identity(#[from] netsum_identity::IdentityError),
+    /// Too many data threads, or none.
+    #[error(
+        "{wanted} data threads are not possible: {what} has {}",
+        if *most == 1 { "one".to_owned() } else { format!("1 to {most}") }
+    )]
+    Threads {
+        /// What cannot have so many.
+        what: &'static str,
+        /// How many it can have.
+        most: usize,
+        /// How many were wanted.
+        wanted: usize,
+    },
     /// The driver's thread has ended; the driver must be restarted.
     #[error("the driver's thread has stopped")]
     Stopped,

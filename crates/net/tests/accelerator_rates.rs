@@ -119,6 +119,7 @@ fn what_a_tenant_sends_beyond_its_rate_does_not_reach_the_accelerator() {
         memory: 1 << 20,
         role: Role::Switch(config),
         socket: SocketOptions::default(),
+        threads: 1,
     };
     let switch = SwitchDriver::start_on(&options, &path).unwrap();
     // A burst of 256 packets, and hardly one more before the test has ended.

@@ -18,7 +18,7 @@ fn switch() -> SwitchDriver {
     let config = SwitchConfig { slots: 64, row_bytes: ROW, policy, straggler_ns: 1_000_000_000 };
     let bind = "127.0.0.1:0".parse().unwrap();
     let (role, socket) = (Role::Switch(config), SocketOptions::default());
-    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket }).unwrap()
+    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket, threads: 1 }).unwrap()
 }
 
 /// A job with one worker that is a plain socket; it waits for another worker, so each packet after the first is a

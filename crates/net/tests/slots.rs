@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 fn start(role: Role) -> SwitchDriver {
     let bind = SocketAddr::new(LOCALHOST, 0);
     let socket = SocketOptions::default();
-    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket }).unwrap()
+    SwitchDriver::start(&SwitchOptions { bind, memory: 1 << 20, role, socket, threads: 1 }).unwrap()
 }
 
 fn switch(slots: u32) -> SwitchDriver {

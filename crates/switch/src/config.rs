@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use clap::{Parser, ValueEnum};
+use netsum_net::switch::THREADS_MOST;
 use netsum_sandbox::SandboxArguments;
 use netsum_topo::{Bytes, Fabric, SLOTS_USUAL, SlotPolicy};
 
@@ -46,6 +47,11 @@ pub struct Arguments {
     /// How jobs share the slots: partition, first-come or preempt
     #[arg(long, value_name = "POLICY", default_value_t = SlotPolicy::default())]
     pub policy: SlotPolicy,
+    /// Data threads of a switch, at most one per core: trees of protocol panama are divided among them by job and tree;
+    /// the other protocols stay on the first
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "accelerator")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=THREADS_MOST as i64))]
+    pub threads: u16,
     /// Use an accelerator for sums: the Unix socket of its device (docs/accelerator-device.md); allowed with a fabric
     /// file too
     #[arg(long, value_name = "SOCKET", conflicts_with = "dataplane")]
@@ -118,6 +124,8 @@ pub struct Config {
     pub policy: SlotPolicy,
     /// Aggregation memory in bytes.
     pub memory: u64,
+    /// Number of data threads.
+    pub threads: usize,
     /// Interfaces to whose drivers the in-kernel switch is attached.
     pub ports: Vec<String>,
     /// Address of the metrics, if they are served.
@@ -133,6 +141,7 @@ impl Config {
         let elsewhere = [
             (arguments.accelerator.is_some(), "--accelerator"),
             (arguments.dataplane == Dataplane::Xdp, "--dataplane xdp"),
+            (arguments.threads > 1, "--threads"),
         ];
         if let (Role::Server, Some((_, option))) =
             (arguments.role, elsewhere.into_iter().find(|(given, _)| *given))
@@ -141,7 +150,10 @@ impl Config {
         }
         let Arguments { fabric, role, name, controller, listen, .. } = arguments;
         let Arguments { memory, slots, policy, metrics, .. } = arguments;
-        let Arguments { dataplane, port, accelerator, credentials, .. } = arguments;
+        if arguments.threads > 1 && arguments.dataplane == Dataplane::Xdp {
+            return Err(SwitchError::ThreadsWithKernel);
+        }
+        let Arguments { dataplane, port, accelerator, credentials, threads, .. } = arguments;
         let mut config = match (fabric, controller, listen) {
             (None, Some(controller), Some(listen)) => Config {
                 name,
@@ -152,6 +164,7 @@ impl Config {
                 slots,
                 policy,
                 memory: memory.0,
+                threads: 1,
                 ports: Vec::new(),
                 metrics,
                 accelerator: None,
@@ -166,6 +179,7 @@ impl Config {
             config.slots = 0;
         }
         config.accelerator = accelerator;
+        config.threads = threads.into();
         // An empty variable is an absent one.
         config.credentials = credentials.filter(|folder| !folder.is_empty()).map(PathBuf::from);
         Ok(config)
@@ -200,6 +214,7 @@ impl Config {
                     slots: switch.slots,
                     policy: switch.policy,
                     memory: switch.memory.0,
+                    threads: 1,
                     ports: Vec::new(),
                     metrics: metrics.or(switch.metrics),
                     accelerator: None,
@@ -218,6 +233,7 @@ impl Config {
                     slots: 0,
                     policy: SlotPolicy::default(),
                     memory: server.memory.0,
+                    threads: 1,
                     ports: Vec::new(),
                     metrics: metrics.or(server.metrics),
                     accelerator: None,
@@ -310,6 +326,23 @@ mod tests {
         assert_eq!((got.accelerator, got.slots), (Some(PathBuf::from("/dev/sums")), 0));
         assert!(with(&["--role=server"]).unwrap_err().contains("--accelerator goes with a switch"));
         assert!(with(&["--dataplane=xdp", "--port=eth1"]).unwrap_err().contains("cannot be used"));
+    }
+
+    #[test]
+    fn several_threads_are_for_a_switch_that_adds_itself() {
+        let base = ["--controller=127.0.0.1:1", "--name=s", "--listen=127.0.0.1:2"];
+        let with = |more: &[&str]| config(&[&base[..], more].concat());
+        assert_eq!(with(&[]).unwrap().threads, 1);
+        assert_eq!(with(&["--threads=4"]).unwrap().threads, 4);
+        for wrong in ["0", "65", "-1", "many"] {
+            let error = with(&[&format!("--threads={wrong}")]).unwrap_err();
+            assert!(error.contains("--threads"), "{error}");
+        }
+        let server = with(&["--role=server", "--threads=2"]).unwrap_err();
+        assert!(server.contains("--threads goes with a switch"), "{server}");
+        let kernel = with(&["--threads=2", "--dataplane=xdp", "--port=eth1"]).unwrap_err();
+        assert!(kernel.contains("leave out --threads or --dataplane xdp"), "{kernel}");
+        assert!(with(&["--threads=2", "--accelerator=/x"]).unwrap_err().contains("cannot be used"));
     }
 
     #[test]

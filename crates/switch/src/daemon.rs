@@ -70,6 +70,7 @@ impl Daemon {
             memory: if config.role == Role::Switch { config.memory } else { 0 },
             role: role(&config),
             socket: SocketOptions::default(),
+            threads: config.threads,
         };
         let metrics = match config.metrics {
             None => None,

@@ -48,6 +48,11 @@ pub enum SwitchError {
     /// An option of switches was given to a server.
     #[error("{0} goes with a switch; leave it out with --role server")]
     SwitchOnly(&'static str),
+    /// Several data threads behind the in-kernel switch.
+    #[error(
+        "the in-kernel switch has one thread behind it; leave out --threads or --dataplane xdp"
+    )]
+    ThreadsWithKernel,
     /// An error of the data socket or its thread.
     #[error(transparent)]
     Net(#[from] NetError),

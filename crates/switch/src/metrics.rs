@@ -6,7 +6,7 @@ use std::sync::Arc;
 use netsum_control::LATENESS_MAX;
 use netsum_net::switch::{
     ChildSnapshot, PoolSnapshot, ServerSnapshot, SlotSnapshot, SwitchDriver, SwitchSnapshot,
-    TreeSnapshot,
+    ThreadSnapshot, TreeSnapshot,
 };
 use netsum_proto::policer::TenantCounters;
 use netsum_proto::{Lateness, LeaseKey};
@@ -143,7 +143,24 @@ fn drops(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     let cpu = [("user", snapshot.cpu.user), ("system", snapshot.cpu.system)];
     let cpu =
         cpu.into_iter().map(|(mode, time)| (vec![("mode", mode.to_owned())], time.as_secs_f64()));
-    page.seconds("cpu_seconds", "Processor time of the data thread", cpu)
+    page.seconds("cpu_seconds", "Processor time of all data threads", cpu)?;
+    threads(page, &snapshot.threads)
+}
+
+/// Each data thread, so that a busy one shows.
+fn threads(page: &mut Page<'_>, threads: &[ThreadSnapshot]) -> fmt::Result {
+    let labels = |number: usize| vec![("thread", number.to_string())];
+    let each = |value: Figure<ThreadSnapshot>| {
+        threads.iter().enumerate().map(move |(number, thread)| (labels(number), value(thread)))
+    };
+    let cpu = threads.iter().enumerate().map(|(number, thread)| {
+        (labels(number), (thread.cpu.user + thread.cpu.system).as_secs_f64())
+    });
+    page.seconds("thread_cpu_seconds", "Processor time of a data thread", cpu)?;
+    page.gauges("thread_leases", "Leases of a data thread", each(|t| t.leases))?;
+    let handed_over = "Packets that a thread has received for another one";
+    page.counters("thread_handed_over_packets", handed_over, each(|t| t.handed_over))?;
+    page.counters("thread_lost_packets", "Of such packets, those without room", each(|t| t.lost))
 }
 
 fn memory(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {

@@ -184,6 +184,20 @@ fn counters_arrive(controller: &ControllerEndpoint) {
 
 #[test]
 fn a_spine_dies_under_load_and_comes_back() {
+    lose_a_spine(|_| &[]);
+}
+
+/// Switches with different numbers of threads, and with one, understand each other.
+#[test]
+fn the_same_with_several_threads_in_switches() {
+    lose_a_spine(|name| match name {
+        "rack0" => &["--threads=3"],
+        "rack1" => &[],
+        _ => &["--threads=2"],
+    });
+}
+
+fn lose_a_spine(options: fn(&str) -> &'static [&'static str]) {
     let ((fabric, _reserved), folder) = (fabric(), tempfile::tempdir().unwrap());
     let file = folder.path().join("fabric.toml");
     std::fs::write(&file, fabric.to_toml()).unwrap();
@@ -197,7 +211,7 @@ fn a_spine_dies_under_load_and_comes_back() {
         security: Security::Trusted,
     };
     let mut daemons: Vec<_> =
-        fabric.switches.iter().map(|s| Daemon::start(&file, &s.name)).collect();
+        fabric.switches.iter().map(|s| Daemon::start(&file, &s.name, options(&s.name))).collect();
     // Last, so that the switches have had to try again.
     let controller = Controller::start(config).unwrap();
     let address = ControllerEndpoint::trusted(controller.address());
@@ -224,7 +238,7 @@ fn a_spine_dies_under_load_and_comes_back() {
         assert!(buffer.slice(0..buffer.len()) == expected, "rank {}", worker.rank);
     }
 
-    daemons.push(Daemon::start(&file, "spine1"));
+    daemons.push(Daemon::start(&file, "spine1", options("spine1")));
     let plans: Vec<_> = workers.iter().map(|w| w.plan(2)).collect();
     move_to(&workers, &plans[0]);
     all_get_the_sum(&workers, 3, &expected);

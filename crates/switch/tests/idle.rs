@@ -70,7 +70,8 @@ fn idle_jobs_of_one_tenant_make_room_for_anothers() {
     std::fs::write(&file, fabric.to_toml()).unwrap();
     let settings = Settings { idle_yield_ms: IDLE.as_millis() as u64, ..Settings::default() };
     let (listen, security) = (fabric.controller, Security::Trusted);
-    let _daemons: Vec<_> = fabric.switches.iter().map(|s| Daemon::start(&file, &s.name)).collect();
+    let _daemons: Vec<_> =
+        fabric.switches.iter().map(|s| Daemon::start(&file, &s.name, &[])).collect();
     let config = Config { fabric: fabric.clone(), listen, store: None, settings, security };
     let controller = Controller::start(config).unwrap();
     let address = ControllerEndpoint::trusted(controller.address());

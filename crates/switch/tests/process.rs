@@ -91,6 +91,7 @@ fn the_metrics_pass_promtool() {
     let mut process = Process(
         command(&["--name", "s0", "--controller", &nobody, "--listen", &listen])
             .args(["--memory", "1MiB", "--metrics", &metrics.to_string(), "--log", "json"])
+            .args(["--threads", "2"])
             .spawn()
             .unwrap(),
     );
@@ -102,6 +103,12 @@ fn the_metrics_pass_promtool() {
     let (head, page) = answer.split_once("\r\n\r\n").unwrap();
     assert!(head.contains("Content-Type: text/plain; version=0.0.4"), "{head}");
     assert!(page.contains("# TYPE netsum_switch_cpu_seconds_total counter\n"), "{page}");
+    for thread in 0..2 {
+        let leases =
+            format!("netsum_switch_thread_leases{{switch=\"s0\",thread=\"{thread}\"}} 0\n");
+        assert!(page.contains(&leases), "{page}");
+    }
+    assert!(page.contains("netsum_switch_memory_limit_bytes{switch=\"s0\"} 1048576\n"), "{page}");
     check_by_promtool(page);
     // Each event of the log is an object with its fields.
     let log = BufReader::new(process.0.stderr.take().unwrap());

@@ -26,5 +26,5 @@ pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
 pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
 pub use names::{CongestionRule, HEADERS_MAX, Protocol, SlotPolicy};
-pub use packet::{PacketHeader, job_of};
+pub use packet::{JOB_AT, PacketHeader, job_of};
 pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};

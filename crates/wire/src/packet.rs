@@ -43,10 +43,13 @@ pub trait PacketHeader: Copy + Send {
     }
 }
 
+/// Where the four bytes of the job are in packets of all protocols, sealed, encrypted or not.
+pub const JOB_AT: usize = 4;
+
 /// The job of an undecoded packet: all protocols have it in the same place.
 #[inline]
 pub fn job_of(packet: &[u8]) -> Option<JobId> {
-    packet.get(4..8)?.first_chunk().map(|&job| JobId(u32::from_be_bytes(job)))
+    packet.get(JOB_AT..JOB_AT + 4)?.first_chunk().map(|&job| JobId(u32::from_be_bytes(job)))
 }
 
 /// Implements [`PacketHeader`] by the methods of each `Header`.

@@ -14,6 +14,8 @@ pub use crate::field::DecodeError;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
+/// Where the byte of the tree is, in sealed and encrypted packets, too.
+pub const TREE_AT: usize = 2;
 /// First byte of an unsealed packet: protocol 1, version 1.
 pub const VERSION: u8 = 0x11;
 /// First byte of a sealed packet: protocol 1, version 2.
@@ -210,7 +212,7 @@ impl Header {
             kind,
             resent: h[1] & RESENT != 0,
             congested_down: h[1] & CONGESTED_DOWN != 0,
-            tree: TreeId(h[2]),
+            tree: TreeId(h[TREE_AT]),
             format,
             job: JobId(be32(h, 4)),
             vid: Vid(be32(h, 8)),
@@ -242,7 +244,7 @@ impl Header {
         h[1] = self.kind as u8
             | if self.resent { RESENT } else { 0 }
             | if self.congested_down { CONGESTED_DOWN } else { 0 };
-        h[2] = self.tree.0;
+        h[TREE_AT] = self.tree.0;
         h[3] = self.format.code();
         h[4..8].copy_from_slice(&self.job.0.to_be_bytes());
         h[8..12].copy_from_slice(&self.vid.0.to_be_bytes());
@@ -310,7 +312,7 @@ impl Header {
     /// The tree in an encoded header.
     #[inline]
     pub fn tree_of(h: &[u8; HEADER_LEN]) -> TreeId {
-        TreeId(h[2])
+        TreeId(h[TREE_AT])
     }
 
     /// Number of bytes after the header.

@@ -36,6 +36,7 @@ impl Fabric {
         let address = controller.address().to_string();
         let start = |switch: &netsum_topo::Switch| {
             let config = netsum_switch::Config {
+                threads: 1,
                 name: switch.name.clone(),
                 controller: address.clone(),
                 credentials: None,

@@ -73,7 +73,8 @@ impl Workers {
             let slots = SwitchConfig { slots: 1, row_bytes: 4, policy, straggler_ns: 200_000_000 };
             let (bind, role) = (SocketAddr::new(LOCALHOST, 0), Role::Switch(slots));
             let socket = SocketOptions::default();
-            SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket }).unwrap()
+            SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket, threads: 1 })
+                .unwrap()
         });
         let switch = switch.join().expect("the switch starts");
         cores::pin(CORES[0]);

@@ -121,7 +121,8 @@ fn round(flood: bool, one_tenant: bool) -> Figure {
     let config = SwitchConfig { slots: 4_096, row_bytes: ROW, policy, straggler_ns: 200_000_000 };
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let socket = SocketOptions { recv_buffer: RECEIVE_BUFFER, ..SocketOptions::default() };
-    let options = SwitchOptions { bind: any, memory: 0, role: Role::Switch(config), socket };
+    let options =
+        SwitchOptions { bind: any, memory: 0, role: Role::Switch(config), socket, threads: 1 };
     let switch = SwitchDriver::start(&options).expect("it starts");
     let mut senders: Vec<Sender> =
         (1..=TENANTS).map(|job| Sender::new(&switch, job, one_tenant)).collect();

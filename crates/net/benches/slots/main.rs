@@ -107,7 +107,8 @@ struct Job {
 
 fn start(role: Role) -> SwitchDriver {
     let (bind, socket) = (SocketAddr::new(LOCALHOST, 0), SocketOptions::default());
-    SwitchDriver::start(&SwitchOptions { bind, memory: 0, role, socket }).expect("it starts")
+    SwitchDriver::start(&SwitchOptions { bind, memory: 0, role, socket, threads: 1 })
+        .expect("it starts")
 }
 
 impl Job {

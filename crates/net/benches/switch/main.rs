@@ -220,7 +220,8 @@ fn switch(bind: SocketAddr) -> SwitchDriver {
     let policy = Policy::FirstCome;
     let slots = SwitchConfig { slots: 1, row_bytes: 4, policy, straggler_ns: 200_000_000 };
     let role = Role::Switch(slots);
-    SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket }).expect("it starts")
+    SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket, threads: 1 })
+        .expect("it starts")
 }
 
 impl Arguments {

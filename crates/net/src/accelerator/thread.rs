@@ -25,7 +25,7 @@ use super::registers as r;
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::switch::ports::Ports;
-use crate::switch::{Command, SwitchSnapshot};
+use crate::switch::{Command, SwitchSnapshot, ThreadSnapshot};
 use crate::udp::{RecvBatch, SendBatch, Socket, Wake};
 
 /// Commands and frames wake the thread, so this only bounds the delay of a lost wake-up.
@@ -256,7 +256,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
-                Command::Own(job, owner) => self.policer.own(self.clock.now(), job, owner),
+                Command::Own(job, owner, _) => self.policer.own(self.clock.now(), job, owner),
                 Command::Install(grant, secrets, _, reply) => {
                     let installed = self.install(grant, secrets.as_ref());
                     let _ = reply.send(installed);
@@ -278,6 +278,8 @@ impl Thread {
                     let snapshot = self.snapshot()?;
                     let _ = reply.send(snapshot);
                 }
+                // The memory is the device's, and there is one thread.
+                Command::Demand(..) | Command::Limit(..) => {}
                 Command::Stop => return Ok(true),
             }
         }
@@ -349,6 +351,11 @@ impl Thread {
             memory_limit,
             socket: self.socket.report(),
             cpu: CpuTime::of_this_thread(),
+            threads: vec![ThreadSnapshot {
+                leases: self.leases.iter().count() as u64,
+                cpu: CpuTime::of_this_thread(),
+                ..ThreadSnapshot::default()
+            }],
         })
     }
 }

@@ -7,6 +7,7 @@ use netsum_proto::panama::TreeCounters;
 use netsum_proto::policer::TenantCounters;
 use netsum_proto::registry::PoolCounters;
 use netsum_proto::{Lateness, LeaseKey, atp};
+use rustc_hash::FxHashMap;
 
 use crate::clock::CpuTime;
 use crate::udp::{SendFailures, SocketReport, Traffic};
@@ -83,6 +84,19 @@ pub struct ChildSnapshot {
     pub lateness: Lateness,
 }
 
+/// One data thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ThreadSnapshot {
+    /// Its leases.
+    pub leases: u64,
+    /// Packets that it has received and handed over to the thread of their lease: trains with packets of several trees.
+    pub handed_over: u64,
+    /// The same for which there was no room; they are lost.
+    pub lost: u64,
+    /// Its processor time.
+    pub cpu: CpuTime,
+}
+
 /// All statistics of a switch at one moment.
 #[derive(Clone, Debug)]
 pub struct SwitchSnapshot {
@@ -119,6 +133,64 @@ pub struct SwitchSnapshot {
     pub memory_limit: u64,
     /// Socket settings granted by the system.
     pub socket: SocketReport,
-    /// Processor time of the data thread.
+    /// Processor time of all data threads.
     pub cpu: CpuTime,
+    /// The data threads.
+    pub threads: Vec<ThreadSnapshot>,
+}
+
+impl SwitchSnapshot {
+    /// The sum over all threads of a switch with that memory, in the order of threads. Panics without any.
+    pub(super) fn sum(all: Vec<SwitchSnapshot>, memory_limit: u64) -> SwitchSnapshot {
+        let mut all = all.into_iter();
+        let mut sum = all.next().expect("a switch has a thread");
+        for mut other in all {
+            add_each(&mut sum.neighbours, other.neighbours, |n| n.address, Neighbour::add);
+            add_each(&mut sum.drops, other.drops, |drop| drop.0, |a, b| a.1 += b.1);
+            add_each(&mut sum.tenants, other.tenants, |tenant| tenant.0.clone(), |a, b| a.1 += b.1);
+            sum.trees.append(&mut other.trees);
+            sum.slots.append(&mut other.slots);
+            sum.servers.append(&mut other.servers);
+            sum.pools.append(&mut other.pools);
+            sum.children.append(&mut other.children);
+            sum.threads.append(&mut other.threads);
+            sum.slots_held += other.slots_held;
+            sum.slots_limit += other.slots_limit;
+            sum.rows_used += other.rows_used;
+            sum.failures += other.failures;
+            sum.memory_used += other.memory_used;
+            sum.memory_reserved += other.memory_reserved;
+            sum.cpu += other.cpu;
+        }
+        sum.memory_limit = memory_limit;
+        sum.neighbours.sort_by_key(|n| n.address);
+        sum.trees.sort_by_key(|tree| (tree.lease.job, tree.lease.tree));
+        // Stable: within a lease, children stay in its order.
+        sum.children.sort_by_key(|child| (child.lease.job, child.lease.tree));
+        sum
+    }
+}
+
+impl Neighbour {
+    fn add(&mut self, other: Neighbour) {
+        self.received += other.received;
+        self.sent += other.sent;
+        self.marked += other.marked;
+    }
+}
+
+/// Adds entries to those of the same name.
+fn add_each<T, K: Eq + std::hash::Hash>(
+    sum: &mut Vec<T>,
+    others: Vec<T>,
+    name: impl Fn(&T) -> K,
+    add: impl Fn(&mut T, T),
+) {
+    let places: FxHashMap<K, usize> = sum.iter().map(&name).zip(0..).collect();
+    for other in others {
+        match places.get(&name(&other)) {
+            Some(&place) => add(&mut sum[place], other),
+            None => sum.push(other),
+        }
+    }
 }

@@ -6,10 +6,11 @@
 
 use std::io;
 
-use netsum_proto::panama::{BufferId, Memory, Slab};
+use netsum_proto::panama::{BufferId, Divisible, Memory, Slab};
 use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{Encoding, Input};
 
+use super::strays::Strays;
 use crate::udp::{BatchSpan, RecvBatch, Socket};
 
 /// Receive memory and buffers behind the machine's handles.
@@ -36,6 +37,12 @@ impl Store {
     pub(super) fn recv(&mut self, socket: &Socket) -> io::Result<usize> {
         self.settle();
         self.batch.recv(socket)
+    }
+
+    /// As `recv`, of what other threads have received for this one; returns the number of packets.
+    pub(super) fn recv_strays(&mut self, strays: &mut Strays) -> usize {
+        self.settle();
+        strays.receive(&mut self.batch)
     }
 
     pub(super) fn batch(&self) -> &RecvBatch {
@@ -81,6 +88,12 @@ impl Store {
     fn place(&self, buffer: BufferId) -> Option<BatchSpan> {
         let place = self.places.get(buffer.index()).copied();
         place.filter(|place| !place.is_empty())
+    }
+}
+
+impl Divisible for Store {
+    fn set_limit(&mut self, bytes: u64) -> u64 {
+        self.slab.set_limit(bytes)
     }
 }
 

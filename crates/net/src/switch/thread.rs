@@ -16,14 +16,17 @@ use netsum_wire::seal::{EXTENSION_LEN, is_sealed};
 use netsum_wire::{PacketHeader, Protocol};
 use rustc_hash::FxHashSet;
 
+use super::division::Demand;
 use super::ports::Ports;
 use super::slots::Slots;
+use super::steering::Steering;
 use super::store::Store;
-use super::{ChildSnapshot, Command, SwitchOptions, SwitchSnapshot, TreeSnapshot};
+use super::strays::Strays;
+use super::{ChildSnapshot, Command, Role, SwitchSnapshot, ThreadSnapshot, TreeSnapshot};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::lanes;
-use crate::udp::{BatchSpan, SendBatch, Socket, Wake};
+use crate::udp::{BatchSpan, Message, SendBatch, Socket, Wake};
 
 /// Commands wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -47,6 +50,26 @@ pub(super) struct Thread {
     /// Headers of packets that are not stored whole, and encrypted packets, until they are sent.
     headers: Vec<u8>,
     receive_errors: u64,
+    /// Of a switch with several threads.
+    others: Option<Others>,
+}
+
+/// What a thread knows of the others of its switch.
+struct Others {
+    own: usize,
+    steering: Steering,
+    strays: Strays,
+}
+
+/// What a thread begins with.
+pub(super) struct Beginning {
+    pub(super) socket: Socket,
+    /// Aggregation memory, bytes.
+    pub(super) memory: u64,
+    pub(super) inbox: Receiver<Command>,
+    pub(super) wake: Arc<Wake>,
+    /// The same for all threads, because tenants' buckets are.
+    pub(super) clock: Clock,
 }
 
 /// Above this, packets are marked as at a switch's port: 65 packets of 1500 bytes as the system counts them, the
@@ -68,19 +91,15 @@ enum Packet {
 }
 
 impl Thread {
-    pub(super) fn new(
-        socket: Socket,
-        options: &SwitchOptions,
-        interfaces: &[String],
-        inbox: Receiver<Command>,
-        wake: Arc<Wake>,
-    ) -> Thread {
-        let slots = Slots::new(options.role, socket.local_addr(), interfaces);
+    /// The only thread of a switch or server.
+    pub(super) fn new(beginning: Beginning, role: Role, interfaces: &[String]) -> Thread {
+        let Beginning { socket, memory, inbox, wake, clock } = beginning;
+        let slots = Slots::new(role, socket.local_addr(), interfaces);
         let mut hops = Hops::default();
         hops.use_lanes(lanes::detect());
         Thread {
             socket,
-            switch: Switch::new(Store::new(options.memory)).with_firm_leases(),
+            switch: Switch::new(Store::new(memory)).with_firm_leases(),
             hops,
             unsealed: Unsealed::default(),
             slots,
@@ -88,11 +107,17 @@ impl Thread {
             ports: Ports::default(),
             inbox,
             wake,
-            clock: Clock::start(),
+            clock,
             outbound: SendBatch::new(),
             headers: Vec::new(),
             receive_errors: 0,
+            others: None,
         }
+    }
+
+    /// The same as thread `own` of several.
+    pub(super) fn among(self, own: usize, steering: Steering, strays: Strays) -> Thread {
+        Thread { others: Some(Others { own, steering, strays }), ..self }
     }
 
     /// Whether the in-kernel switch is in use.
@@ -104,8 +129,11 @@ impl Thread {
     pub(super) fn run(mut self) {
         let mut busy = Instant::now();
         loop {
-            if self.wake.take() && self.run_commands() {
-                return;
+            if self.wake.take() {
+                if self.run_commands() {
+                    return;
+                }
+                self.take_strays();
             }
             match self.switch.memory_mut().recv(&self.socket) {
                 Ok(0) if busy.elapsed() < self.socket.spin() => std::hint::spin_loop(),
@@ -139,6 +167,9 @@ impl Thread {
             let message = self.switch.memory().batch().message(message);
             let Some(port) = self.ports.find(message.from) else {
                 for place in message.packets() {
+                    if self.is_stray(&message, place) {
+                        continue;
+                    }
                     self.policer.stranger(self.switch.memory().batch().bytes(place).len());
                     self.switch.count_drop(DropReason::UnknownSender);
                 }
@@ -149,6 +180,9 @@ impl Thread {
             let mut places = message.packets();
             while let Some(place) = places.next() {
                 let mut checked = ahead.pop();
+                if self.is_stray(&message, place) {
+                    continue;
+                }
                 let packet = self.switch.memory().batch().bytes(place);
                 packets += 1;
                 bytes += packet.len() as u64;
@@ -190,6 +224,31 @@ impl Thread {
                 let _ = self.switch.handle(now, port, ce, &header, &payload);
             }
             self.ports.received(port, message.ce, packets, bytes);
+        }
+        if let Some(others) = &mut self.others {
+            others.strays.hand_over();
+        }
+    }
+
+    /// Whether a packet is another thread's; then that thread gets it.
+    #[inline]
+    fn is_stray(&mut self, message: &Message, place: BatchSpan) -> bool {
+        let Some(others) = &mut self.others else { return false };
+        let packet = self.switch.memory().batch().bytes(place);
+        let thread = others.steering.of_packet(packet);
+        if thread != others.own {
+            others.strays.collect(thread, message.from, message.ce, packet);
+        }
+        thread != others.own
+    }
+
+    /// Handles what other threads have received for this one.
+    fn take_strays(&mut self) {
+        let Some(others) = &mut self.others else { return };
+        let packets = self.switch.memory_mut().recv_strays(&mut others.strays);
+        if packets > 0 {
+            self.take(packets);
+            self.keep_time();
         }
     }
 
@@ -326,9 +385,13 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // The caller may have gone; then the answer is not needed.
             match command {
-                Command::Own(job, owner) => {
+                Command::Own(job, owner, rates) => {
                     self.slots.own(job, owner.limit != RateLimit::default());
-                    self.policer.own(self.clock.now(), job, owner);
+                    let now = self.clock.now();
+                    match rates {
+                        Some(rates) => self.policer.own_shared(now, job, owner, rates),
+                        None => self.policer.own(now, job, owner),
+                    }
                 }
                 Command::Install(lease, secrets, first, reply) => {
                     let installed = self.install(&lease, secrets.as_ref(), first);
@@ -352,6 +415,15 @@ impl Thread {
                 }
                 Command::Snapshot(reply) => {
                     let _ = reply.send(self.snapshot());
+                }
+                Command::Demand(beside, reply) => {
+                    let (bytes, leases) = self.switch.wanted_beside(beside);
+                    let _ = reply.send(Demand { bytes, leases });
+                }
+                Command::Limit(bytes, reply) => {
+                    // Nothing is queued, so what leases have given up can go.
+                    self.flushed();
+                    let _ = reply.send(self.switch.set_memory_limit(bytes));
                 }
                 Command::Stop => return true,
             }
@@ -446,6 +518,9 @@ impl Thread {
             .collect();
         trees.sort_by_key(|t| (t.lease.job, t.lease.tree));
         let (slots_held, slots_limit) = self.slots.held();
+        let cpu = CpuTime::of_this_thread();
+        let leases = (self.switch.lease_keys().count() + self.slots.lease_keys().count()) as u64;
+        let (handed_over, lost) = self.others.as_ref().map_or((0, 0), |o| o.strays.counts());
         SwitchSnapshot {
             neighbours: self.ports.neighbours(|port| self.outbound.sent(port.0 as usize)),
             trees,
@@ -468,7 +543,8 @@ impl Thread {
                 + self.slots.memory_reserved(),
             memory_limit: memory.limit(),
             socket: self.socket.report(),
-            cpu: CpuTime::of_this_thread(),
+            cpu,
+            threads: vec![ThreadSnapshot { leases, handed_over, lost, cpu }],
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod address;
 mod backlog;
+mod group;
 mod recv;
 mod send;
 mod socket;

@@ -33,6 +33,8 @@ pub struct RecvBatch {
     vectors: Box<[libc::iovec]>,
     headers: Box<[libc::mmsghdr]>,
     filled: usize,
+    /// In place of the datagrams of a call: packets that were handed over.
+    handed: Vec<Message>,
     /// Number of datagrams to request, by the size of the last ones.
     wanted: usize,
 }
@@ -98,6 +100,7 @@ impl RecvBatch {
             vectors: vec![vector; MESSAGES].into(),
             headers: vec![header; MESSAGES].into(),
             filled: MESSAGES,
+            handed: Vec::new(),
             wanted: MESSAGES_AT_LEAST,
         };
         batch.prepare();
@@ -134,13 +137,36 @@ impl RecvBatch {
         }
     }
 
+    /// Takes packets that another thread has received, as if a call had brought them: as many as there is room for, of
+    /// which it returns the number. A packet has a sender, a mark of congestion and bytes.
+    pub fn take_over<'a>(
+        &mut self,
+        packets: impl Iterator<Item = (SocketAddr, bool, &'a [u8])>,
+    ) -> usize {
+        self.prepare();
+        let mut end = 0;
+        for (from, ce, bytes) in packets {
+            let start = end;
+            end += bytes.len();
+            let Some(place) = self.payload.get_mut(start..end) else { break };
+            place.copy_from_slice(bytes);
+            let place = BatchSpan { start: start as u32, len: bytes.len() as u32 };
+            let segment = place.len.max(1);
+            self.handed.push(Message { from, ce, place, segment });
+        }
+        self.handed.len()
+    }
+
     /// The datagrams of the last call.
     pub fn messages(&self) -> impl Iterator<Item = Message> {
-        (0..self.filled).map(|i| self.message(i))
+        (0..self.filled.max(self.handed.len())).map(|i| self.message(i))
     }
 
     /// Datagram `i` of the last call.
     pub fn message(&self, i: usize) -> Message {
+        if let Some(message) = self.handed.get(i) {
+            return *message;
+        }
         assert!(i < self.filled, "datagram {i} of {}", self.filled);
         let header = &self.headers[i];
         let len = (header.msg_len as usize).min(MESSAGE_BYTES);
@@ -194,6 +220,7 @@ impl RecvBatch {
             header.msg_flags = 0;
         }
         self.filled = 0;
+        self.handed.clear();
     }
 }
 

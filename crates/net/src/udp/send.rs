@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use super::address::{self, RawAddress};
@@ -37,6 +38,14 @@ pub struct SendFailures {
     pub too_big: u64,
     /// No route, a firewall, a dead device.
     pub refused: u64,
+}
+
+impl AddAssign for SendFailures {
+    fn add_assign(&mut self, other: SendFailures) {
+        self.no_room += other.no_room;
+        self.too_big += other.too_big;
+        self.refused += other.refused;
+    }
 }
 
 /// Packets to be sent, by destination.

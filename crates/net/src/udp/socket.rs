@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use libc::c_int;
@@ -74,11 +74,21 @@ impl Socket {
     /// Errors: `Bind`, or `Option` for an option without which packets could be lost silently. Options that only
     /// improve speed are tried, and reported by [`Socket::report`].
     pub fn bind(address: SocketAddr, options: &SocketOptions) -> Result<Socket, NetError> {
+        Socket::bind_with(address, options, |_| Ok(()))
+    }
+
+    /// The same; `prepare` sets options that binding depends on.
+    pub(super) fn bind_with(
+        address: SocketAddr,
+        options: &SocketOptions,
+        prepare: impl FnOnce(&socket2::Socket) -> io::Result<()>,
+    ) -> Result<Socket, NetError> {
         let failed = |source| NetError::Bind { what: "UDP socket", address, source };
         let domain = Domain::for_address(address);
         let socket = socket2::Socket::new(domain, Type::DGRAM, Some(Protocol::UDP));
         let socket = socket.map_err(failed)?;
         socket.set_nonblocking(true).map_err(failed)?;
+        prepare(&socket).map_err(failed)?;
         socket.bind(&address.into()).map_err(failed)?;
         let local = socket.local_addr().map_err(failed)?.as_socket();
         let report = configure(&socket, address.is_ipv6(), options)?;
@@ -147,6 +157,10 @@ impl Socket {
         self.poll_for(libc::POLLOUT, None, timeout)
     }
 
+    pub(super) fn inner(&self) -> &socket2::Socket {
+        &self.socket
+    }
+
     pub(super) fn fd(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
@@ -178,6 +192,12 @@ impl Socket {
             wake.quiet();
         }
         ready > 0 && fds[0].revents != 0
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 
@@ -237,7 +257,12 @@ fn grow(socket: &socket2::Socket, name: c_int, force: c_int, bytes: usize) -> us
     got.unwrap_or(0)
 }
 
-fn set_option(socket: &socket2::Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set_option(
+    socket: &socket2::Socket,
+    level: c_int,
+    name: c_int,
+    value: c_int,
+) -> io::Result<()> {
     // SAFETY: the value is an int that lives through the call, and its size is given.
     let result = unsafe {
         libc::setsockopt(

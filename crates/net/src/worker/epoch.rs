@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::ops::Range;
 
 use netsum_proto::{Secrets, Time, Worker, WorkerTags};
-use netsum_wire::TreeId;
 
 use super::retained::Retained;
 use super::{TreeOperation, WorkerPlan};
@@ -16,12 +15,11 @@ pub(super) struct Epoch {
     /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
     pub(super) tags: WorkerTags,
-    /// Senders of the results of each tree.
+    /// Senders of the results of each tree, to which its packets go. Each tree has trains of its own, also where several
+    /// have the same switch: it may have a thread for each.
     pub(super) switches: Vec<SocketAddr>,
-    /// Each switch once, in order: trees to one switch share trains.
-    destinations: Vec<SocketAddr>,
-    /// Index in `destinations`, by tree.
-    places: Vec<usize>,
+    /// Each switch once, in order.
+    senders: Vec<SocketAddr>,
 }
 
 /// An active operation.
@@ -35,19 +33,17 @@ pub(super) struct Active {
 impl Epoch {
     pub(super) fn new(now: Time, plan: WorkerPlan, secrets: Option<Secrets>, first: u64) -> Epoch {
         let WorkerPlan { config, switches } = plan;
-        let mut destinations = switches.clone();
-        destinations.sort();
-        destinations.dedup();
-        let place = |s: &SocketAddr| destinations.binary_search(s).expect("it is among them");
+        let mut senders = switches.clone();
+        senders.sort();
+        senders.dedup();
         let settings = config.settings();
         Epoch {
-            places: switches.iter().map(place).collect(),
             retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
             worker: Worker::starting_at(now, config, first),
             frozen: false,
             tags: WorkerTags::new(secrets),
             switches,
-            destinations,
+            senders,
         }
     }
 
@@ -56,21 +52,10 @@ impl Epoch {
         self.tags.secure(secrets);
     }
 
-    /// Every switch of the plan, once.
-    pub(super) fn destinations(&self) -> &[SocketAddr] {
-        &self.destinations
-    }
-
-    /// Whether a sender is one of them.
+    /// Whether a sender is a switch of the plan.
     #[inline]
     pub(super) fn expects(&self, from: SocketAddr) -> bool {
-        self.destinations.binary_search(&from).is_ok()
-    }
-
-    /// Index of a tree's switch in `destinations`.
-    #[inline]
-    pub(super) fn destination(&self, tree: TreeId) -> usize {
-        self.places[usize::from(tree.0)]
+        self.senders.binary_search(&from).is_ok()
     }
 }
 

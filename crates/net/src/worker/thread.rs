@@ -42,7 +42,8 @@ pub(super) struct Thread {
     scratch: Vec<u8>,
     received: Traffic,
     sent_before: Traffic,
-    destinations: usize,
+    /// Number of trees, each of which is a destination.
+    trees: usize,
     drops: DropCounters,
     receive_errors: u64,
 }
@@ -71,7 +72,7 @@ impl Thread {
             scratch: Vec::new(),
             received: Traffic::default(),
             sent_before: Traffic::default(),
-            destinations: 0,
+            trees: 0,
             drops: DropCounters::default(),
             receive_errors: 0,
         }
@@ -216,7 +217,7 @@ impl Thread {
             };
             packet.head = start..self.scratch.len();
             self.queue.fill(packet.head.len() + apart);
-            self.outbound.push(epoch.destination(tree), packet);
+            self.outbound.push(tree.0.into(), packet);
         }
         !self.outbound.is_empty()
     }
@@ -302,10 +303,10 @@ impl Thread {
         assert!(self.operations.is_empty(), "an epoch begins after the last one was resolved");
         self.sent_before = self.sent();
         let epoch = Epoch::new(self.clock.now(), plan, secrets, first);
-        for (index, switch) in epoch.destinations().iter().enumerate() {
-            self.outbound.set_destination(index, *switch);
+        for (tree, switch) in epoch.switches.iter().enumerate() {
+            self.outbound.set_destination(tree, *switch);
         }
-        self.destinations = epoch.destinations().len();
+        self.trees = epoch.switches.len();
         self.epoch = Some(epoch);
         for operation in std::mem::take(&mut self.backlog) {
             self.submit(operation);
@@ -411,7 +412,7 @@ impl Thread {
     }
 
     fn sent(&self) -> Traffic {
-        let now = (0..self.destinations).map(|index| self.outbound.sent(index));
+        let now = (0..self.trees).map(|index| self.outbound.sent(index));
         now.fold(self.sent_before, |mut sum, sent: Sent| {
             sum += sent.into();
             sum

@@ -33,11 +33,17 @@ pub fn switch() -> SwitchDriver {
 }
 
 pub fn switch_with(memory: u64) -> SwitchDriver {
+    switch_of(1, memory)
+}
+
+/// A switch with so many threads.
+pub fn switch_of(threads: usize, memory: u64) -> SwitchDriver {
     SwitchDriver::start(&SwitchOptions {
         bind: SocketAddr::new(LOCAL, 0),
         memory,
         role: slots(64, 1408),
         socket: SocketOptions::default(),
+        threads,
     })
     .unwrap()
 }

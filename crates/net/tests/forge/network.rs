@@ -69,7 +69,7 @@ impl Network {
     pub fn switch(&self, node: usize, role: Role) -> SwitchDriver {
         let bind = SocketAddr::new(self.ip(node), 0);
         let socket = SocketOptions::default();
-        let options = SwitchOptions { bind, memory: 16 << 20, role, socket };
+        let options = SwitchOptions { bind, memory: 16 << 20, role, socket, threads: 1 };
         let interfaces: Vec<_> = match self {
             Network::Namespaces(_) if node == SWITCH => {
                 (SERVER..=ATTACKER).map(interface).collect()

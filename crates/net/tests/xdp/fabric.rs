@@ -54,8 +54,13 @@ impl Fabric {
         }
         let start = |node: usize, role, interfaces: &[&str]| {
             let bind = address(node);
-            let options =
-                SwitchOptions { bind, memory: 1 << 20, role, socket: SocketOptions::default() };
+            let options = SwitchOptions {
+                bind,
+                memory: 1 << 20,
+                role,
+                socket: SocketOptions::default(),
+                threads: 1,
+            };
             let interfaces: Vec<_> = interfaces.iter().map(|&i| i.to_owned()).collect();
             spaces[node].run(move || SwitchDriver::start_behind(&options, &interfaces).unwrap())
         };
@@ -270,7 +275,8 @@ fn without_the_interface_user_space_does_it_all() {
     let config = SwitchConfig { slots: 8, row_bytes: ROW, policy, straggler_ns: 1 << 30 };
     let bind = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
     let role = Role::Switch(config);
-    let options = SwitchOptions { bind, memory: 1 << 20, role, socket: SocketOptions::default() };
+    let options =
+        SwitchOptions { bind, memory: 1 << 20, role, socket: SocketOptions::default(), threads: 1 };
     let driver = SwitchDriver::start_behind(&options, &["nowhere0".into()]).unwrap();
     assert!(!driver.in_kernel());
     assert_eq!(driver.snapshot().unwrap().slots_held, 0);

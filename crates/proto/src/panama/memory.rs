@@ -44,3 +44,9 @@ pub trait Memory {
     /// Maximum bytes of all stored fragments.
     fn limit(&self) -> u64;
 }
+
+/// Memory whose limit may change, as where several machines have parts of one memory.
+pub trait Divisible: Memory {
+    /// Changes the limit, down to what is in use at least; returns the new one.
+    fn set_limit(&mut self, bytes: u64) -> u64;
+}

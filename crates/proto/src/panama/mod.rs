@@ -18,7 +18,7 @@ mod tree;
 mod worker;
 
 pub use lease::{Child, Lease, LeaseError, MAX_BRANCHES, MAX_CHILDREN, buffers_per_fragment};
-pub use memory::Memory;
+pub use memory::{Divisible, Memory};
 pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};
 pub use tree::TreeCounters;

@@ -4,7 +4,7 @@ use netsum_wire::panama::{HEADER_LEN, Header, Parties};
 use netsum_wire::{Encoding, Input, reduce};
 
 use super::lease::MAX_CHILDREN;
-use super::memory::Memory;
+use super::memory::{Divisible, Memory};
 
 /// Handle of a buffer in a [`Slab`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +164,13 @@ impl Slab {
         sum.buffer
     }
 
+    /// Changes the limit, down to the bytes in use at least; returns the new one. Unused buffers beyond it are freed.
+    pub fn set_limit(&mut self, bytes: u64) -> u64 {
+        while self.held > bytes && self.discard(None).is_some() {}
+        self.limit = bytes.max(self.held);
+        self.limit
+    }
+
     fn class(&mut self, payload: usize) -> usize {
         let found = self.classes.iter().position(|c| c.payload == payload);
         found.unwrap_or_else(|| {
@@ -176,7 +183,7 @@ impl Slab {
         let payload = self.classes[class].payload;
         let bytes = class_bytes(payload);
         while self.held + bytes > self.limit {
-            self.discard_other(class)?;
+            self.discard(Some(class))?;
         }
         self.held += bytes;
         let entry = Entry {
@@ -193,10 +200,11 @@ impl Slab {
         Some(BufferId(self.entries.len() as u32 - 1))
     }
 
-    /// Frees the memory of an unused buffer of another size.
-    fn discard_other(&mut self, class: usize) -> Option<()> {
+    /// Frees the memory of an unused buffer, of another size than that of class `kept`.
+    fn discard(&mut self, kept: Option<usize>) -> Option<()> {
         let others = self.classes.iter_mut().enumerate();
-        let (_, other) = others.into_iter().find(|(i, c)| *i != class && !c.free.is_empty())?;
+        let (_, other) =
+            others.into_iter().find(|(i, c)| Some(*i) != kept && !c.free.is_empty())?;
         let buffer = other.free.pop().expect("it is not empty");
         self.entries[buffer.index()].bytes = Box::default();
         self.unused.push(buffer);
@@ -216,6 +224,12 @@ fn class_bytes(payload: usize) -> u64 {
 /// Bytes that a fragment of at most `fragment_bytes` takes of a slab.
 pub(super) fn buffer_bytes(fragment_bytes: u16) -> u64 {
     class_bytes(usize::from(fragment_bytes).next_multiple_of(CLASS_STEP))
+}
+
+impl Divisible for Slab {
+    fn set_limit(&mut self, bytes: u64) -> u64 {
+        Slab::set_limit(self, bytes)
+    }
 }
 
 impl Memory for Slab {

@@ -7,7 +7,7 @@ use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::lease::{Lease, LeaseError, buffers_per_fragment, first_window};
-use super::memory::Memory;
+use super::memory::{Divisible, Memory};
 use super::tree::{Tree, TreeCounters};
 use crate::aggregator::Aggregator;
 use crate::lateness::Lateness;
@@ -300,11 +300,24 @@ impl<M: Memory> Switch<M> {
         Ok(())
     }
 
+    /// Memory of all leases with their whole windows but for that of (job, tree), and their number.
+    pub fn wanted_beside(&self, beside: Option<(JobId, TreeId)>) -> (u64, u64) {
+        let others = |tree: &&Tree<M::Buffer>| beside != Some((tree.lease.job, tree.lease.tree));
+        let leases = self.trees.values().filter(others).map(|tree| &tree.lease);
+        leases.fold((0, 0), |(bytes, leases), lease| {
+            (bytes + full_bytes(&self.memory, lease), leases + 1)
+        })
+    }
+
     /// Gives each firm lease its whole window, if the memory suffices. Otherwise divides the memory by (job, tree)
     /// pairs, not by jobs: all trees of a job may share this switch. There is one share more than pairs, and `coming`
     /// more: the next job must find room before the others have shrunk.
     fn share_memory(&mut self, coming: u64) {
-        let limit = self.memory.limit();
+        self.share(self.memory.limit(), coming);
+    }
+
+    /// The same for a memory of `limit` bytes.
+    fn share(&mut self, limit: u64, coming: u64) {
         let wanted: u64 = self.trees.values().map(|t| full_bytes(&self.memory, &t.lease)).sum();
         let share = match self.firm && coming == 0 && wanted <= limit {
             true => limit,
@@ -330,8 +343,25 @@ impl<M: Memory> Switch<M> {
     }
 
     fn free(&self) -> u64 {
-        let reserved = self.trees.values().map(|t| reserved(&self.memory, t)).sum();
-        self.memory.limit().saturating_sub(reserved)
+        self.memory.limit().saturating_sub(self.reserved_by_all())
+    }
+
+    fn reserved_by_all(&self) -> u64 {
+        self.trees.values().map(|t| reserved(&self.memory, t)).sum()
+    }
+}
+
+impl<M: Divisible> Switch<M> {
+    /// Changes the memory's limit, down to what leases have reserved at least; returns the new one. With less memory
+    /// windows shrink as for a coming lease; what a busy tree still needs comes free later, and another call takes it.
+    /// Nothing may be queued for sending.
+    pub fn set_memory_limit(&mut self, bytes: u64) -> u64 {
+        if bytes < self.memory.limit() {
+            self.share(bytes, 0);
+        }
+        let limit = self.memory.set_limit(bytes.max(self.reserved_by_all()));
+        self.share_memory(0);
+        limit
     }
 }
 

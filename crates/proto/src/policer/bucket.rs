@@ -19,9 +19,9 @@ pub(super) struct Size {
     pub depth: u64,
 }
 
-/// What a packet meets in a bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Level {
+/// What a packet meets in a bucket. Of several buckets, the largest counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
     /// More than half of the tokens are left.
     High,
     /// At most half of the tokens are left.
@@ -42,7 +42,8 @@ impl Bucket {
     pub(super) fn level(&mut self, now: Time, size: Size, tokens: u64) -> Level {
         let refilled = u128::from(size.rate) * u128::from(now.since(self.at));
         self.missing = self.missing.saturating_sub(refilled);
-        self.at = now;
+        // Clocks that several threads read one after the other may differ a little.
+        self.at = self.at.max(now);
         let (after, depth) = (self.missing + scaled(tokens), scaled(size.depth));
         match () {
             () if after > depth => Level::Empty,
@@ -134,5 +135,16 @@ mod tests {
         let size = Size { rate: u64::MAX, depth: u64::MAX };
         let mut bucket = Bucket::full(Time(0));
         assert_eq!(bucket.level(Time(u64::MAX), size, u64::MAX / 2), Level::High);
+    }
+
+    #[test]
+    fn a_clock_that_is_a_little_behind_refills_nothing_twice() {
+        let size = Size { rate: 1_000_000_000, depth: 1_000 };
+        let mut bucket = Bucket::full(Time(0));
+        bucket.take(1_000);
+        assert_eq!(bucket.level(Time(1_000), size, 1_000), Level::Low);
+        bucket.take(1_000);
+        assert_eq!(bucket.level(Time(0), size, 1), Level::Empty);
+        assert_eq!(bucket.level(Time(1_000), size, 1), Level::Empty, "that time has been paid");
     }
 }

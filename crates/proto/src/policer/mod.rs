@@ -18,14 +18,20 @@
 //! networks must not route such packets.
 
 mod bucket;
+mod rates;
 mod share;
 
+use std::ops::AddAssign;
 use std::sync::Arc;
 
 use netsum_wire::{JobId, job_of};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use bucket::{Bucket, Level, Size};
+use bucket::{Bucket, Size};
+use rates::Rates;
+
+pub use bucket::Level;
+pub use rates::{RateBuckets, SharedRates};
 
 use crate::{DropReason, PortId, Time};
 
@@ -82,6 +88,15 @@ pub struct TenantCounters {
     pub dropped: u64,
 }
 
+impl AddAssign for TenantCounters {
+    fn add_assign(&mut self, other: TenantCounters) {
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.marked += other.marked;
+        self.dropped += other.dropped;
+    }
+}
+
 /// The policer of a switch.
 #[derive(Debug, Default)]
 pub struct Policer {
@@ -123,8 +138,7 @@ struct Tenant {
     owner: Owner,
     /// The job that stands for itself.
     job: Option<JobId>,
-    bytes: Bucket,
-    packets: Bucket,
+    rates: Rates,
     share: Bucket,
     /// Cost of what has arrived and of what has passed in the interval of that number.
     period: u32,
@@ -165,6 +179,15 @@ impl Policer {
     /// Sets the owner of a job whose lease is about to be installed. A limit holds from now on for all jobs of the
     /// tenant.
     pub fn own(&mut self, now: Time, job: JobId, owner: Owner) {
+        self.own_with(now, job, owner, Rates::Own(RateBuckets::full(now)));
+    }
+
+    /// The same for a tenant whose limit holds for the packets of other policers, too.
+    pub fn own_shared(&mut self, now: Time, job: JobId, owner: Owner, rates: Arc<dyn SharedRates>) {
+        self.own_with(now, job, owner, Rates::Shared(rates));
+    }
+
+    fn own_with(&mut self, now: Time, job: JobId, owner: Owner, rates: Rates) {
         let own_job = owner.tenant.is_none().then_some(job);
         let same = |tenant: &Tenant| tenant.owner.tenant == owner.tenant && tenant.job == own_job;
         let index = match self.tenants.iter().position(same) {
@@ -173,7 +196,7 @@ impl Policer {
                 index
             }
             None => {
-                self.tenants.push(Tenant::new(now, owner, own_job));
+                self.tenants.push(Tenant::new(now, owner, own_job, rates));
                 self.tenants.len() - 1
             }
         };
@@ -409,14 +432,12 @@ fn attribute(only: &mut FxHashMap<PortId, Option<usize>>, port: PortId, tenant: 
 const SHARE_BURST: u64 = BURST_BYTES + BURST_PACKETS * PACKET_COST;
 
 impl Tenant {
-    fn new(now: Time, owner: Owner, job: Option<JobId>) -> Tenant {
-        let full = Bucket::full(now);
+    fn new(now: Time, owner: Owner, job: Option<JobId>, rates: Rates) -> Tenant {
         Tenant {
             owner,
             job,
-            bytes: full,
-            packets: full,
-            share: full,
+            rates,
+            share: Bucket::full(now),
             period: 0,
             arrived: 0,
             passed: 0,
@@ -445,26 +466,22 @@ impl Tenant {
         let cost = bytes + PACKET_COST;
         self.arrived += cost;
         self.recent += cost;
-        let RateLimit { bytes_per_s, packets_per_s } = self.owner.limit;
-        let of_bytes = bytes_per_s.map(|rate| Size { rate, depth: depth(rate, BURST_BYTES) });
-        let of_packets = packets_per_s.map(|rate| Size { rate, depth: depth(rate, BURST_PACKETS) });
-        let levels = [
-            (of_bytes.map(|size| self.bytes.level(now, size, bytes)), DropReason::OverRate),
-            (of_packets.map(|size| self.packets.level(now, size, 1)), DropReason::OverRate),
-            (share.map(|size| self.share.level(now, size, cost)), DropReason::OverShare),
-        ];
-        if let Some((_, reason)) = levels.iter().find(|(level, _)| *level == Some(Level::Empty)) {
+        let share = share.map(|size| self.share.level(now, size, cost));
+        let has_share = share != Some(Level::Empty);
+        let rate = self.rates.admit(now, self.owner.limit, bytes, has_share);
+        if rate == Level::Empty || !has_share {
             self.counters.dropped += 1;
-            return Verdict::Drop(*reason);
+            return Verdict::Drop(match rate {
+                Level::Empty => DropReason::OverRate,
+                _ => DropReason::OverShare,
+            });
         }
         // A bucket that is not in use stays full.
-        of_bytes.inspect(|_| self.bytes.take(bytes));
-        of_packets.inspect(|_| self.packets.take(1));
         share.inspect(|_| self.share.take(cost));
         self.passed += cost;
         self.counters.packets += 1;
         self.counters.bytes += bytes;
-        if levels.iter().any(|(level, _)| *level == Some(Level::Low)) {
+        if rate == Level::Low || share == Some(Level::Low) {
             self.counters.marked += 1;
             return Verdict::Mark;
         }

@@ -1,4 +1,5 @@
 use netsum_wire::JobId;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -301,4 +302,53 @@ fn the_share_is_lifted_after_the_flood() {
     assert!(policer.share().is_some());
     (2..200).for_each(|interval| policer.drained(Time(interval * 10 * MS)));
     assert_eq!(policer.share(), None);
+}
+
+/// A tenant's buckets as the threads of a switch share them.
+#[derive(Debug)]
+struct Together(std::sync::Mutex<RateBuckets>);
+
+impl SharedRates for Together {
+    fn admit(&self, now: Time, limit: RateLimit, bytes: u64, passes: bool) -> Level {
+        self.0.lock().unwrap().admit(now, limit, bytes, passes)
+    }
+}
+
+/// Packets of a tenant, each with its policer, its bytes, and the nanoseconds since the one before.
+fn packets_of_policers() -> impl Strategy<Value = Vec<(usize, usize, u64)>> {
+    prop::collection::vec((0..3usize, 1..9_000usize, 0..400_000u64), 1..400)
+}
+
+proptest! {
+    #[test]
+    fn policers_with_shared_rates_decide_as_one(
+        packets in packets_of_policers(),
+        limits in (100_000..100_000_000u64, 1_000..100_000u64),
+    ) {
+        let limit = limit(limits.0, limits.1);
+        let rates = Arc::new(Together(std::sync::Mutex::new(RateBuckets::full(Time(0)))));
+        let of_job = |number: usize| (JobId(number as u32), PortId(number as u32));
+        let mut all: [Policer; 3] = Default::default();
+        let mut alone = Policer::new();
+        for (number, policer) in all.iter_mut().enumerate() {
+            let (job, port) = of_job(number);
+            policer.own_shared(Time(0), job, owner("one", limit), rates.clone());
+            policer.lease(Time(0), job, [port].into_iter());
+            alone.own(Time(0), job, owner("one", limit));
+            alone.lease(Time(0), job, [port].into_iter());
+        }
+        let mut now = Time(0);
+        for (number, bytes, gap_ns) in packets {
+            now = now.after(gap_ns);
+            let (job, port) = of_job(number);
+            let verdict = all[number].admit(now, port, job, bytes);
+            prop_assert_eq!(verdict, alone.admit(now, port, job, bytes));
+        }
+        let sum = |value: fn(&TenantCounters) -> u64| {
+            all.iter().map(|policer| value(&counters(policer, "one"))).sum::<u64>()
+        };
+        let one = counters(&alone, "one");
+        prop_assert_eq!([sum(|c| c.packets), sum(|c| c.bytes)], [one.packets, one.bytes]);
+        prop_assert_eq!([sum(|c| c.marked), sum(|c| c.dropped)], [one.marked, one.dropped]);
+    }
 }

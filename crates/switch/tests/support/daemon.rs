@@ -8,10 +8,11 @@ use std::process::{Child, Command, Stdio};
 pub struct Daemon(Child);
 
 impl Daemon {
-    /// Starts a switch or server of a fabric file, and waits until its data socket is open.
-    pub fn start(fabric: &Path, name: &str) -> Daemon {
+    /// Starts a switch or server of a fabric file with more options, and waits until its data socket is open.
+    pub fn start(fabric: &Path, name: &str, options: &[&str]) -> Daemon {
         let mut child = Command::new(env!("CARGO_BIN_EXE_netsum-switch"))
             .args(["--fabric".as_ref(), fabric.as_os_str(), "--name".as_ref(), name.as_ref()])
+            .args(options)
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
