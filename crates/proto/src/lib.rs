@@ -9,6 +9,7 @@
 
 mod aggregator;
 pub mod atp;
+mod children;
 pub mod congestion;
 mod drops;
 mod epoch;

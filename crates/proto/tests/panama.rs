@@ -146,6 +146,22 @@ proptest! {
     }
 
     #[test]
+    fn sums_of_many_children_are_exact(
+        seed: u64, workers in 65..=MAX_CHILDREN as u32, faults in faults(), start in start(),
+    ) {
+        let memory = 4 * memory(workers, 1, 8);
+        let layout = Layout { workers, levels: 1, trees: 1, window_max: 8, memory, start, ..Layout::default() };
+        let mut world = World::new(seed, layout, faults);
+        let job = world.add_job();
+        let mut random = Random(seed ^ 3);
+        let (format, numel) = (format(&mut random), 1 + random.below(60) as usize);
+        world.submit(job, format, numel, |rank| bits(format, numel, seed_of(job, 0, rank)));
+        prop_assert!(world.run(BOUND, World::all_done), "not done in time");
+        check_sums(&world)?;
+        check_memory_returns(&mut world)?;
+    }
+
+    #[test]
     fn partial_sums_name_the_missing_ranks(
         seed: u64, faults in faults(), workers in 3..=17u32, levels in 1..=2u32, permille in 400..1000u16, room in 0..100u32,
         start in start(),

@@ -6,6 +6,7 @@ use netsum_lease::Terms;
 use netsum_plan::{PlanError, Request, aggregation_trees};
 use netsum_proto::Reservation;
 use netsum_proto::atp::Claim;
+use netsum_proto::panama::MAX_CHILDREN;
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Plan, Protocol, SumOrder};
 use netsum_wire::seal::TRAILER_LEN;
 use netsum_wire::{Epoch, HEADERS_MAX, JobId};
@@ -205,11 +206,11 @@ impl State {
         causes: &mut Vec<String>,
     ) -> Fit {
         trees.retain(|tree| {
-            let wide = tree.nodes.iter().find(|node| node.children.len() > CHILDREN_MAX);
+            let wide = tree.nodes.iter().find(|node| node.children.len() > MAX_CHILDREN);
             if let Some(node) = wide {
                 let (name, children) = (self.name(node.switch), node.children.len());
                 causes.push(format!(
-                    "{name} would have {children} children, {CHILDREN_MAX} is the most"
+                    "{name} would have {children} children, {MAX_CHILDREN} is the most"
                 ));
             }
             wide.is_none()
@@ -370,5 +371,3 @@ const MTU_USUAL: u32 = 1500;
 /// Fragment sizes for MTUs of 1500, about 4200 and 9000, in whole cache lines.
 const FRAGMENTS: [u32; 3] = [1408, 4096, 8832];
 const FRAGMENT_STEP: u32 = 64;
-/// Width of a switch's child bitmap.
-const CHILDREN_MAX: usize = 64;

@@ -1,5 +1,6 @@
 //! The controller's decisions, without sockets: each test passes events and checks actions.
 
+mod children;
 mod copies;
 mod data_plane;
 mod idle;
@@ -504,21 +505,6 @@ fn trees_of_another_job_make_the_next_one_use_other_links() {
         roots.extend(world.roots(job).iter().map(|root| (*root).to_owned()));
     }
     assert_eq!(roots, ["spine0", "spine1"]);
-}
-
-#[test]
-fn too_many_children_are_a_reason() {
-    let fabric = leaf_spine(1, 1, 0, RATE, RATE, Addressing::default()).unwrap();
-    let mut world = World::new(fabric, Settings::default());
-    world.all_up();
-    let job = world.create(65);
-    for rank in 0..65 {
-        world.join(job, rank, "h0", 0).unwrap();
-    }
-    assert_eq!(
-        world.plan(job).reason,
-        "0 of 1 trees: rack0 would have 65 children, 64 is the most"
-    );
 }
 
 #[test]

@@ -5,6 +5,7 @@ use netsum_wire::atp::{Flags, Header, Level};
 use super::lease::Members;
 use super::slots::{Fragment, Slot, Sum};
 use super::switch::{Switch, Transmit};
+use crate::children::ChildSet;
 use crate::values::Values;
 use crate::{DropReason, Time};
 
@@ -186,7 +187,7 @@ impl<V: Values> Switch<V> {
             if let Some(tenant) = self.tenants.get_mut(job, tree) {
                 tenant.share.held -= 1;
                 if sum.arrived != tenant.lease.everyone() {
-                    tenant.meter.give_up(tenant.last_seen, u64::from(!sum.arrived));
+                    tenant.meter.give_up(tenant.last_seen, ChildSet::from(!sum.arrived));
                 }
             }
         }

@@ -13,6 +13,7 @@ mod stragglers;
 pub use stragglers::{NodeReading, Slow, Straggler, stragglers};
 
 use crate::Time;
+use crate::children::ChildSet;
 
 /// Number of buckets of the histogram.
 pub const BUCKETS: usize = 12;
@@ -97,7 +98,7 @@ pub(crate) struct Meter {
     /// Beginning of the burst.
     opened: Time,
     /// Children that have not sent in the burst, by bit.
-    unheard: u64,
+    unheard: ChildSet,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -124,7 +125,7 @@ impl Meter {
         }
         if self.open == 0 {
             self.opened = now;
-            self.unheard = u64::MAX;
+            self.unheard = ChildSet::MAX;
         }
         self.open += 1;
         for (i, other) in self.children.iter_mut().enumerate() {
@@ -151,7 +152,7 @@ impl Meter {
     }
 
     /// A fragment ends that lacks the children of that bitmap, which will not be awaited any more.
-    pub(crate) fn give_up(&mut self, now: Time, lacking: u64) {
+    pub(crate) fn give_up(&mut self, now: Time, lacking: ChildSet) {
         for child in (0..self.children.len()).filter(|child| lacking >> child & 1 == 1) {
             self.supply(now, child);
         }

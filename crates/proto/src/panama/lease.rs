@@ -4,11 +4,12 @@ use netsum_wire::{Epoch, JobId, TreeId};
 
 use super::slab::buffer_bytes;
 use crate::PortId;
+use crate::children::ChildSet;
 use crate::congestion::INITIAL_WINDOW;
 use crate::lease::{Granted, LeaseKey, Superseded};
 
-/// Maximum number of children of a tree node: the width of an `arrived` bitmap.
-pub const MAX_CHILDREN: usize = 64;
+/// Maximum number of children of a tree node: the width of a set of them.
+pub const MAX_CHILDREN: usize = ChildSet::BITS as usize;
 /// Bits of a header's `marks`.
 pub const MAX_BRANCHES: u8 = 32;
 /// Thousandths of the children that are "all".

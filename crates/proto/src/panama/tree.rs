@@ -18,6 +18,7 @@ use netsum_wire::{Epoch, Format, Vid};
 use super::lease::{Lease, first_window};
 use super::memory::Memory;
 use super::switch::TransmitQueue;
+use crate::children::ChildSet;
 use crate::lateness::Meter;
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
@@ -64,16 +65,16 @@ enum Phase {
 struct Slot<B> {
     phase: Phase,
     /// Children that have contributed.
-    arrived: u64,
+    arrived: ChildSet,
     /// Children that sent again before the result arrived.
-    asked: u64,
+    asked: ChildSet,
     /// Children that sent again, and not the same. The sum is never released, so that all ranks learn of it.
-    contradicted: u64,
+    contradicted: ChildSet,
     marks: u32,
     cap: u16,
     missing: u64,
     /// Children that wait for an answer at this vid, though they may not take the result.
-    asking: u64,
+    asking: ChildSet,
     /// Whether the result met congestion on its way down to this node.
     down: bool,
     /// Shape of the fragment, by its first contribution; `None` if there are only empty contributions that came in
@@ -110,7 +111,7 @@ pub(crate) struct Tree<B> {
     told_parent: u32,
     /// The vid below which results may have been refused (likewise).
     refused_below: u32,
-    finished: u64,
+    finished: ChildSet,
     /// What children do not know of completed fragments that they do not take.
     news: scoped::News,
     /// Vids whose empty partials have not been sent.
@@ -277,7 +278,7 @@ impl<B: Copy> Tree<B> {
         self.check_parties(child, header)?;
         self.take_others(child, ce, header, memory, out);
         let index = self.admit(header)?;
-        let bit = 1u64 << child;
+        let bit = (1 as ChildSet) << child;
         self.adopt(index, header, out);
         if self.lease.is_partial() {
             // The child may have as many fragments in flight as sums are retained.
@@ -361,7 +362,7 @@ impl<B: Copy> Tree<B> {
             self.report_other_result(header, out);
             return Err(DropReason::Mismatch);
         }
-        if header.parties.takes(self.ranks(u64::MAX)) == header.empty {
+        if header.parties.takes(self.ranks(ChildSet::MAX)) == header.empty {
             return Err(DropReason::Members);
         }
         if header.empty {
@@ -555,7 +556,7 @@ impl<B: Copy> Tree<B> {
         let slot = self.slots[index].as_mut().expect("the caller made it");
         let before = (slot.arrived, slot.marks, slot.cap, slot.missing, slot.asking);
         slot.arrived |= 1 << child;
-        slot.asking |= u64::from(header.asks) << child;
+        slot.asking |= ChildSet::from(header.asks) << child;
         slot.marks |= header.marks | branch;
         slot.cap = slot.cap.min(header.window_cap);
         slot.missing |= header.missing;
@@ -738,7 +739,7 @@ impl<B: Copy> Tree<B> {
         memory: &mut M,
         out: &mut TransmitQueue<B>,
     ) -> DropReason {
-        let bit = 1u64 << child;
+        let bit = (1 as ChildSet) << child;
         let slot = self.slots[index].as_mut().expect("a released slot");
         let counted = slot.arrived & bit != 0;
         slot.arrived |= bit;
@@ -797,7 +798,7 @@ impl<B: Copy> Tree<B> {
     }
 
     /// Ranks beneath the children of that bitmap.
-    fn ranks(&self, children: u64) -> u64 {
+    fn ranks(&self, children: ChildSet) -> u64 {
         let chosen = self.lease.children.iter().enumerate().filter(|(i, _)| children & 1 << i != 0);
         chosen.fold(0, |ranks, (_, child)| ranks | child.ranks)
     }

@@ -12,6 +12,7 @@ use netsum_wire::panama::{Header, Kind, Parties};
 use netsum_wire::{Dtype, Format, ReduceOp, Vid};
 
 use super::{Phase, Shape, Slot, Tree};
+use crate::children::ChildSet;
 use crate::panama::memory::Memory;
 use crate::panama::switch::TransmitQueue;
 use crate::sequence::{distance, raise_to};
@@ -26,7 +27,7 @@ pub(super) struct News {
     /// By child, the marks of fragments of whose completion it has not heard.
     marks: Vec<u32>,
     /// Children some of whose unheard fragments met congestion on the way down.
-    down: u64,
+    down: ChildSet,
     /// By child, one past the highest vid of a result that it was sent.
     answered: Vec<u32>,
     /// One past the highest completed vid that not all contribute to and take.
@@ -46,7 +47,7 @@ impl News {
 
     fn unheard(&mut self, child: usize, marks: u32, down: bool) {
         self.marks[child] |= marks;
-        self.down |= u64::from(down) << child;
+        self.down |= ChildSet::from(down) << child;
     }
 }
 
@@ -113,7 +114,7 @@ impl<B: Copy> Tree<B> {
         if !self.is_in_range(vid) {
             return;
         }
-        let (index, bit) = (self.index(vid), 1u64 << child);
+        let (index, bit) = (self.index(vid), (1 as ChildSet) << child);
         let from = self.lease.children[child];
         let cap = self.cap.announced;
         let slot = self.slots[index].get_or_insert_with(|| Slot::new(cap));
@@ -161,7 +162,7 @@ impl<B: Copy> Tree<B> {
         slot.shape = Some(Shape::of(header));
         let children = self.lease.children.iter().enumerate();
         let contributing = children.filter(|(_, c)| header.parties.contributes(c.ranks));
-        let wrong = slot.arrived & contributing.fold(0, |bits, (i, _)| bits | 1u64 << i);
+        let wrong = slot.arrived & contributing.fold(0, |bits, (i, _)| bits | (1 as ChildSet) << i);
         slot.arrived &= !wrong;
         if wrong != 0 {
             self.counters.mismatches += 1;
@@ -178,7 +179,7 @@ impl<B: Copy> Tree<B> {
         match slot.shape.map(|shape| shape.parties) {
             Some(Parties::All | Parties::ToOne(_) | Parties::Nobody) => true,
             Some(parties @ Parties::FromOne(_)) => {
-                self.lease.parent.is_some() || parties.contributes(self.ranks(u64::MAX))
+                self.lease.parent.is_some() || parties.contributes(self.ranks(ChildSet::MAX))
             }
             None => self.lease.parent.is_some(),
         }
@@ -478,7 +479,7 @@ impl<B: Copy> Tree<B> {
         header: &Header,
         memory: &mut M,
     ) -> bool {
-        let everyone = self.ranks(u64::MAX);
+        let everyone = self.ranks(ChildSet::MAX);
         let index = self.index(vid);
         let in_range = self.is_in_range(vid);
         let slot = self.slots[index].as_mut().filter(|_| in_range);
