@@ -30,6 +30,7 @@ pub mod stream;
 pub mod switch;
 mod ucx;
 pub mod udp;
+mod unknown_versions;
 mod word;
 pub mod worker;
 #[cfg(feature = "xdp")]

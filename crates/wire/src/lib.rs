@@ -25,6 +25,6 @@ pub use arithmetic::Arithmetic;
 pub use field::DecodeError;
 pub use format::{Dtype, Encoding, Format, ReduceOp};
 pub use ids::{ChildIndex, Epoch, JobId, Rank, Sequence, SlotIndex, TreeId, Vid};
-pub use names::{CongestionRule, HEADERS_MAX, Protocol, SlotPolicy};
+pub use names::{CongestionRule, HEADERS_MAX, PACKET_VERSIONS, Protocol, SlotPolicy};
 pub use packet::{JOB_AT, PacketHeader, job_of};
 pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};

@@ -1,6 +1,7 @@
 //! Names in plans and configurations: protocol, congestion rule, slot policy. This is the only definition of each name.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -88,6 +89,10 @@ names! {
         None = "none",
     }
 }
+
+/// The versions of packets of sums that this process speaks, of all protocols together. A new version has other first
+/// bytes than all older ones, so that a process which does not know it drops its packets as such.
+pub const PACKET_VERSIONS: RangeInclusive<u32> = 1..=1;
 
 /// Bytes of IPv4, UDP and the largest header of all protocols: the part of an MTU that is not payload.
 pub const HEADERS_MAX: u32 = 28 + SEALED_HEADER_LEN as u32;

@@ -22,6 +22,7 @@ use crate::pb;
 use crate::pb::controller_client::ControllerClient;
 use crate::pb::switch_command::Command as SwitchCommand;
 use crate::pb::switch_report::Report;
+use crate::version;
 
 /// A switch's session with the controller. When it is dropped or closed, the controller considers the switch down and
 /// plans around it.
@@ -183,7 +184,8 @@ impl Role for Switch {
     type Event = pb::SwitchCommand;
 
     fn hello(&mut self) -> pb::SwitchReport {
-        let hello = pb::SwitchHello { term: self.fence.term(), ..(self.hello)() };
+        let (term, packets) = (self.fence.term(), Some(version::packets()));
+        let hello = pb::SwitchHello { term, packets, ..(self.hello)() };
         pb::SwitchReport { report: Some(Report::Hello(hello)) }
     }
 

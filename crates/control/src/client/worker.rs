@@ -18,7 +18,7 @@ use crate::fence::Fence;
 use crate::pb::controller_client::ControllerClient;
 use crate::pb::worker_event::Event;
 use crate::pb::worker_report::Report;
-use crate::{epoch, pb};
+use crate::{epoch, pb, version};
 
 /// A worker's session with the controller. If it is dropped without [`WorkerClient::leave`], the controller considers
 /// the rank lost.
@@ -161,7 +161,8 @@ impl Role for Worker {
     type Event = pb::WorkerEvent;
 
     fn hello(&mut self) -> pb::WorkerReport {
-        let join = pb::Join { term: self.fence.term(), ..self.join.clone() };
+        let (term, packets) = (self.fence.term(), Some(version::packets()));
+        let join = pb::Join { term, packets, ..self.join.clone() };
         pb::WorkerReport { report: Some(Report::Join(join)) }
     }
 

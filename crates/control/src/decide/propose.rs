@@ -15,6 +15,7 @@ use super::job::{Job, LeaseRefusal, Phase};
 use super::paths::paths_to_parent;
 use super::share::{self, Capacity, Window};
 use super::state::State;
+use crate::version;
 
 /// A plan without an epoch.
 pub(super) struct Proposal {
@@ -164,6 +165,13 @@ impl State {
         let needed = if fragment_bytes == 0 { 0 } else { fragment_bytes + headers(job) };
         for switch in live.iter().copied().collect::<BTreeSet<_>>() {
             let hello = &self.switches[&switch].hello;
+            if let Err(why) = version::check_packets(self.name(switch), hello.packets.as_ref()) {
+                live.remove(&switch);
+                if !slots || wanted.contains(&switch) {
+                    causes.push(why);
+                }
+                continue;
+            }
             let why = if mtu(hello.mtu) < needed {
                 format!("has too small an MTU for packets of {needed} bytes")
             } else if job.spec.encrypt && !hello.encrypts {

@@ -13,7 +13,7 @@ use super::job::{Job, Member, MemberState, Phase};
 use super::state::State;
 use crate::convert::plan_message;
 use crate::pb::worker_event::Event as WorkerMessage;
-use crate::{epoch, pb};
+use crate::{epoch, pb, version};
 
 impl State {
     pub(super) fn worker_joined(
@@ -289,6 +289,8 @@ impl State {
                 job.spec.size - 1
             )));
         };
+        version::check_packets(&format!("rank {rank}"), join.packets.as_ref())
+            .map_err(Refusal::State)?;
         let udp_address: SocketAddr = join.udp_address.parse().map_err(|_| {
             Refusal::Invalid(format!(
                 "rank {rank}: udp_address {:?} is not ip:port",

@@ -8,6 +8,7 @@ mod membership;
 mod reservations;
 mod slots;
 mod transactions;
+mod versions;
 mod world;
 
 use std::collections::BTreeSet;

@@ -59,6 +59,8 @@ pub struct World {
     pub receive_buffer: u64,
     /// Memory of each switch.
     pub memory: u64,
+    /// Versions of packets that switches and ranks say they speak.
+    pub packets: Option<pb::VersionRange>,
     /// Answers of switches in transit: a stream delivers in order, after earlier messages.
     pub answers: VecDeque<Event>,
 }
@@ -97,6 +99,7 @@ impl World {
             all_collectives: true,
             receive_buffer: 64 << 20,
             memory: 64 << 20,
+            packets: None,
             answers: VecDeque::new(),
         }
     }
@@ -234,6 +237,7 @@ impl World {
             aes: self.aes,
             encrypts: self.aes,
             all_collectives: self.all_collectives,
+            packets: self.packets,
             ..pb::SwitchHello::default()
         };
         // A new stream may replace an old one, which is then closed by an action.
@@ -293,6 +297,7 @@ impl World {
             mtu: 1500,
             known_epoch,
             incarnation: INCARNATION,
+            packets: self.packets,
             ..pb::Join::default()
         }
     }

@@ -21,7 +21,7 @@ use super::connection::Connection;
 use super::error::MeshError;
 use super::events::Events;
 use super::handle::Mesh;
-use super::hello::{HELLO_LEN, hello, sender};
+use super::hello::{HELLO_LEN, hello, refusal, sender};
 use super::limits::{
     ACCEPT_TICK, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, REFUSALS_SHOWN, RETRY, TCP_KEEPALIVE,
 };
@@ -325,8 +325,7 @@ pub(super) fn answer_plainly(
     let mut got = [0; HELLO_LEN];
     read_exact(stream, &mut got, until, stopped)?;
     stream.set_write_timeout(Some(left(until)?))?;
-    let stranger = || io::Error::other("it is not a rank of this group");
-    let rank = sender(roster, &got).ok_or_else(stranger)?;
+    let rank = sender(roster, &got).ok_or_else(|| refusal(&got))?;
     stream.write_all(&roster.seats[rank as usize].secret)?;
     Ok(rank)
 }

@@ -13,7 +13,7 @@ use netsum_proto::row_machines::Row;
 use netsum_proto::{Aggregator, DropReason, Hops, Lease, LeaseKey, PortId, Secrets};
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::seal::{EXTENSION_LEN, is_sealed};
-use netsum_wire::{PacketHeader, Protocol};
+use netsum_wire::{DecodeError, PacketHeader, Protocol};
 use rustc_hash::FxHashSet;
 
 use super::division::Demand;
@@ -27,6 +27,7 @@ use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::lanes;
 use crate::udp::{BatchSpan, Message, SendBatch, Socket, Wake};
+use crate::unknown_versions::UnknownVersions;
 
 /// Commands wake the thread, so this only bounds the delay of a lost wake-up.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -50,6 +51,7 @@ pub(super) struct Thread {
     /// Headers of packets that are not stored whole, and encrypted packets, until they are sent.
     headers: Vec<u8>,
     receive_errors: u64,
+    unknown_versions: UnknownVersions,
     /// Of a switch with several threads.
     others: Option<Others>,
 }
@@ -111,6 +113,7 @@ impl Thread {
             outbound: SendBatch::new(),
             headers: Vec::new(),
             receive_errors: 0,
+            unknown_versions: UnknownVersions::default(),
             others: None,
         }
     }
@@ -209,6 +212,10 @@ impl Thread {
                 let header = match Header::decode(packet) {
                     Ok((header, _)) => header,
                     Err(error) => {
+                        let first_byte = packet.first().copied().unwrap_or_default();
+                        if error == DecodeError::UnknownVersion {
+                            self.unknown_versions.warn("switch", message.from, first_byte);
+                        }
                         self.switch.count_decode_error(error);
                         continue;
                     }

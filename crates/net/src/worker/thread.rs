@@ -17,6 +17,7 @@ use super::{Command, Event, INITIAL_QUEUE, Remaining, TreeOperation, WorkerPlan,
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
 use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
+use crate::unknown_versions::UnknownVersions;
 
 /// Maximum sleep: commands wake the thread, and deadlines are shorter while anything is in flight.
 const SLEEP: Duration = Duration::from_secs(1);
@@ -46,6 +47,7 @@ pub(super) struct Thread {
     trees: usize,
     drops: DropCounters,
     receive_errors: u64,
+    unknown_versions: UnknownVersions,
 }
 
 impl Thread {
@@ -75,6 +77,7 @@ impl Thread {
             trees: 0,
             drops: DropCounters::default(),
             receive_errors: 0,
+            unknown_versions: UnknownVersions::default(),
         }
     }
 
@@ -121,8 +124,12 @@ impl Thread {
             let message = batch.message(i);
             for place in message.packets() {
                 let packet = batch.bytes_mut(place);
+                let first_byte = packet.first().copied().unwrap_or_default();
                 if let Err(reason) = self.take_packet(now, message.from, message.ce, packet) {
                     self.drops.count(reason);
+                    if reason == DropReason::UnknownVersion {
+                        self.unknown_versions.warn("worker", message.from, first_byte);
+                    }
                 }
             }
         }

@@ -106,6 +106,7 @@ impl World {
             encrypts: !place.is_multiple_of(5),
             all_collectives: !place.is_multiple_of(7),
             term: aggregator.client.fence.term(),
+            packets: None,
         }
     }
 

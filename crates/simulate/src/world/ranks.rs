@@ -162,6 +162,7 @@ impl World {
             description: Some(self.description(rank.job)),
             plan: rank.known_plan.clone(),
             term: rank.client.fence.term(),
+            packets: None,
         }
     }
 
