@@ -18,6 +18,7 @@ __all__ = [
     "NetsumError",
     "OperationTimeout",
     "PeerLost",
+    "SharedScale",
     "Unsupported",
     "Work",
     "answer_stacks",
@@ -267,6 +268,35 @@ class Group:
     def send(self, ptr: int, nbytes: int, dst: int, tag: int, timeout_s: float) -> Work: ...
     def recv(self, ptr: int, nbytes: int, src: int | None, tag: int, timeout_s: float) -> Work:
         """src None: from any rank; the Work then reports which."""
+
+@final
+class SharedScale:
+    """Rounding to 8-bit numbers with a scale per block that all ranks share; `crates/wire/src/shared_scale.rs`.
+
+    Tensors are addresses of dense host memory with `numel` elements, which nothing else uses during a call. `kept`,
+    `values` and a mean are float32; magnitudes are bfloat16, one per block; numbers and sums have the dtype.
+    """
+
+    def __new__(cls, dtype: str, ranks: int, block: int) -> SharedScale:
+        """dtype: "int8", or a type with narrow contributions, such as "int16_from_int8". block: values with one scale.
+
+        Raises Unsupported if so many ranks cannot add it exactly.
+        """
+
+    def top(self) -> float:
+        """The largest number that a rank sends, in steps of the scale."""
+
+    def blocks(self, numel: int) -> int:
+        """Number of blocks of so many values."""
+
+    def largest(self, kept: int, values: int, numel: int, out: int) -> None:
+        """Add `values` to `kept`; write the largest magnitude of each block."""
+
+    def round(self, kept: int, numel: int, magnitudes: int, out: int) -> None:
+        """Round `kept` to numbers, and leave the rounding errors in it. magnitudes: the largest over all ranks."""
+
+    def mean(self, sums: int, numel: int, magnitudes: int, out: int) -> None:
+        """The mean over the ranks, from the sums of their numbers."""
 
 @final
 class Meeting:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 
 import pytest
@@ -14,6 +15,11 @@ from test_throughput import write
 RATE_BPS = 200_000_000
 WORKERS = 4
 STEPS = 5
+IN_SWITCHES = [None, "bf16", "int8:int8", "int8:int16", "e4m3:bf16", "e5m2:bf16"]
+NETWORKS = os.environ.get("NETSUM_FABRIC_LOWBIT", "100:1:4,100:2:8")
+"""Mbit/s of a link, racks and workers of the networks on which switches add 8 bits."""
+WIDTHS = [int(width) for width in os.environ.get("NETSUM_FABRIC_LOWBIT_WIDTHS", "128,1024").split(",")]
+"""Widths of the models of eight layers: 0.5 and 34 MB of gradients."""
 
 
 @pytest.mark.figures
@@ -39,3 +45,44 @@ def test_fewer_bits_take_less_of_the_links_and_less_time():
     seconds = {name: row["seconds"]["median"] for name, row in rows.items()}
     assert seconds["hosts float32"] > 1.5 * seconds["hosts bf16"] > 1.5 * 1.3 * seconds["hosts int8"], seconds
     assert all(row["error"] < 0.02 for row in rows.values()), rows
+
+
+@pytest.mark.figures
+@pytest.mark.parametrize("part", NETWORKS.split(","))
+def test_switches_add_8_bits(part):
+    mbits, racks, workers = map(int, part.split(":"))
+    rate_bps = mbits * 1_000_000
+    given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(rate_bps / 8)}
+    result = {"rate_bps": rate_bps, "racks": racks, "ranks": workers, "models": {}}
+    variants = [("switches", to) for to in IN_SWITCHES] + [("hosts", "int8")]
+    with Network(racks, workers // racks, 1, rate_bps) as network, Fabric(network) as fabric:
+
+        def run(steps: int, width: int, chosen: list) -> tuple[dict, dict[str, int]]:
+            before = network.link_bytes()
+            arguments = json.dumps({"steps": steps, "width": width, "variants": chosen})
+            found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
+            return found, {link: count - before[link] for link, count in network.link_bytes().items()}
+
+        for width in WIDTHS:
+            found, _ = run(STEPS, width, variants)
+            size = found.pop("gradient_bytes")
+            result["models"][size] = {
+                name: {
+                    "seconds": {"median": statistics.median(row["seconds"]), "best": min(row["seconds"])},
+                    "sent": statistics.median(row["bytes"]) / size,
+                    "received": statistics.median(row["received"]) / size,
+                    "error": row["error"],
+                }
+                for name, row in found.items()
+            }
+            assert all(row["alike"] for row in found.values()), "ranks have different gradients"
+        # All links of the fabric, with connecting, for each variant alone.
+        for variant in variants:
+            name = f"{variant[0]} {variant[1] or 'float32'}"
+            found, sent = run(2, WIDTHS[-1], [variant])
+            result["models"][size][name]["busiest_link"] = max(sent.values()) / 3 / found["gradient_bytes"]
+    write(f"lowbit_{mbits}_{racks}_{workers}", result)
+    rows = {name: max(row["sent"], row["received"]) for name, row in result["models"][size].items()}
+    # Bytes per byte of a float32 gradient on the busier direction of a host's link, headers and magnitudes counted.
+    limits = {"bf16": 0.58, "int8:int8": 0.29, "int8:int16": 0.56, "e4m3:bf16": 0.60, "e5m2:bf16": 0.60}
+    assert all(rows[f"switches {to}"] < limit for to, limit in limits.items()), rows

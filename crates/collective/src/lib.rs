@@ -52,7 +52,7 @@ pub use hosts::Hosts;
 pub use link_cost::{Across, LinkCost};
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
-pub use netsum_wire::{Dtype, Format, ReduceOp};
+pub use netsum_wire::{Dtype, Format, ReduceOp, shared_scale};
 pub use options::{GroupConfig, Options, Order, PROTOCOLS, congestion_rules, networks};
 pub use recorder::{KEPT as RECORDED_MAX, Recorded, RecordedData, RecordedOperation};
 pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, TreeView};

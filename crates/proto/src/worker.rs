@@ -25,9 +25,6 @@ pub trait WorkerMachine: Sized {
     /// A packet to be sent.
     type Outgoing: OutgoingPacket<Header = Self::Header>;
 
-    /// Whether payloads are copies of the buffer's elements; if not, `write` converts them.
-    const IN_PLACE: bool = false;
-
     /// Whether the protocol supports a format; others use the host path.
     fn supports(format: Format) -> bool;
 
@@ -70,6 +67,11 @@ pub trait WorkerMachine: Sized {
 
     /// The next packet to send; trees take turns.
     fn poll_transmit(&mut self, now: Time) -> Option<Self::Outgoing>;
+
+    /// Whether a packet's payload is a copy of the buffer's elements; if not, `write` converts them.
+    fn is_in_place(_: &Self::Outgoing) -> bool {
+        false
+    }
 
     /// Writes the payload of a packet of `poll_transmit`, and the header fields that depend on it; `out` has the
     /// payload's length. `elements`: bytes of the operation's buffer that hold a range of its elements.

@@ -20,9 +20,10 @@ const SECOND: u64 = 1_000_000_000;
 const BOUND: Time = Time(3600 * SECOND);
 
 fn format(random: &mut Random) -> Format {
-    let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::I32, Dtype::I64];
+    let dtypes: Vec<Dtype> = Dtype::ALL.into_iter().filter(|dtype| dtype.in_network()).collect();
     let ops = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
-    Format { dtype: dtypes[random.below(5) as usize], op: ops[random.below(3) as usize] }
+    let dtype = dtypes[random.below(dtypes.len() as u64) as usize];
+    Format { dtype, op: ops[random.below(3) as usize] }
 }
 
 /// Arbitrary bits, so that NaNs, infinities, subnormals and overflowing integers all occur.
@@ -32,6 +33,14 @@ fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
         (0..(numel * format.dtype.size()).div_ceil(8)).flat_map(|_| random.next().to_le_bytes());
     let mut bytes: Vec<u8> = bytes.collect();
     bytes.truncate(numel * format.dtype.size());
+    if let Some(range) = match format.dtype {
+        Dtype::I16FromI8 => Some((-127.0, 127.0)),
+        Dtype::Bf16FromE4m3 => Some((-448.0, 448.0)),
+        Dtype::Bf16FromE5m2 => Some((-57_344.0, 57_344.0)),
+        _ => None,
+    } {
+        numbers_to_send(format.dtype, range, &mut bytes);
+    }
     if format.dtype == Dtype::F32 {
         // Gradients of similar size, so that rounding depends on the order of additions.
         for x in bytes.chunks_exact_mut(4).skip(numel / 8) {
@@ -40,6 +49,23 @@ fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Replaces arbitrary bits by numbers of a narrow type, of all magnitudes.
+fn numbers_to_send(dtype: Dtype, (least, most): (f32, f32), bytes: &mut [u8]) {
+    for x in bytes.as_chunks_mut::<2>().0 {
+        let [a, b] = *x;
+        if dtype == Dtype::I16FromI8 {
+            *x = i16::from(a as i8).clamp(least as i16, most as i16).to_le_bytes();
+            continue;
+        }
+        // 1 to 7 of mantissa, exponents from that of the unit up.
+        let e4m3 = dtype == Dtype::Bf16FromE4m3;
+        let (mantissa, exponents) = if e4m3 { (a % 16, 15) } else { (a % 8, 23) };
+        let value = f32::from(mantissa) * (f32::from(b % exponents) - 9.0).exp2();
+        let value = if b & 0x80 == 0 { value } else { -value };
+        *x = half::bf16::from_f32(value.clamp(least, most)).to_le_bytes();
+    }
 }
 
 fn seed_of(job: usize, operation: usize, rank: u32) -> u64 {

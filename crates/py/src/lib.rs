@@ -11,6 +11,7 @@ mod group;
 mod meeting;
 mod ocs;
 mod plan;
+mod shared_scale;
 mod stacks;
 mod tree_plan;
 mod work;
@@ -158,6 +159,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("NETWORKS", PyTuple::new(py, netsum_collective::networks())?)?;
     module.add_class::<group::Group>()?;
     module.add_class::<work::Work>()?;
+    module.add_class::<shared_scale::SharedScale>()?;
     module.add_class::<meeting::Meeting>()?;
     module.add_function(wrap_pyfunction!(meeting::meet, module)?)?;
     module.add_function(wrap_pyfunction!(status, module)?)?;

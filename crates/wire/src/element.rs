@@ -23,6 +23,8 @@ pub(crate) trait Accumulator: Copy + Default + Element<Acc = Self> {
 pub(crate) trait Element {
     type Acc: Accumulator;
     type Bytes: Bytes;
+    /// How a worker contributes it.
+    type Contribution: Element<Acc = Self::Acc>;
     fn load(bytes: Self::Bytes) -> Self::Acc;
     fn store(acc: Self::Acc) -> Self::Bytes;
 }
@@ -110,6 +112,7 @@ macro_rules! float_accumulator {
         impl Element for $t {
             type Acc = $t;
             type Bytes = [u8; size_of::<$t>()];
+            type Contribution = $t;
             #[inline(always)]
             fn load(bytes: Self::Bytes) -> $t {
                 $t::from_le_bytes(bytes)
@@ -173,6 +176,7 @@ macro_rules! integer_accumulator {
         impl Element for $t {
             type Acc = $t;
             type Bytes = [u8; size_of::<$t>()];
+            type Contribution = $t;
             #[inline(always)]
             fn load(bytes: Self::Bytes) -> $t {
                 $t::from_le_bytes(bytes)
@@ -197,6 +201,7 @@ pub(crate) struct Truth;
 impl Element for Truth {
     type Acc = u8;
     type Bytes = [u8; 1];
+    type Contribution = Truth;
     #[inline(always)]
     fn load(bytes: [u8; 1]) -> u8 {
         u8::from(bytes[0] != 0)
@@ -212,6 +217,7 @@ macro_rules! half_element {
         impl Element for $t {
             type Acc = f32;
             type Bytes = [u8; 2];
+            type Contribution = $t;
             #[inline(always)]
             fn load(bytes: [u8; 2]) -> f32 {
                 $t::from_le_bytes(bytes).to_f32()

@@ -19,7 +19,7 @@ pub enum Dtype {
     I64 = 4,
     /// IEEE binary64; hosts only.
     F64 = 5,
-    /// Two's complement, wrapping; hosts only.
+    /// Two's complement, wrapping.
     I8 = 6,
     /// Wrapping; hosts only.
     U8 = 7,
@@ -27,11 +27,17 @@ pub enum Dtype {
     I16 = 8,
     /// One byte, 0 or 1; sum is "or", product is "and"; hosts only.
     Bool = 9,
+    /// int16 whose contributions are int8 (`narrow`); wrapping.
+    I16FromI8 = 10,
+    /// bfloat16 whose contributions are E4M3 (`narrow`), added as integers.
+    Bf16FromE4m3 = 11,
+    /// bfloat16 whose contributions are E5M2 (`narrow`), added as integers.
+    Bf16FromE5m2 = 12,
 }
 
 impl Dtype {
     /// All dtypes, in code order.
-    pub const ALL: [Dtype; 10] = [
+    pub const ALL: [Dtype; 13] = [
         Dtype::F32,
         Dtype::F16,
         Dtype::Bf16,
@@ -42,13 +48,17 @@ impl Dtype {
         Dtype::U8,
         Dtype::I16,
         Dtype::Bool,
+        Dtype::I16FromI8,
+        Dtype::Bf16FromE4m3,
+        Dtype::Bf16FromE5m2,
     ];
 
-    /// Bytes per element.
+    /// Bytes per element of a buffer, and of a result.
     pub const fn size(self) -> usize {
         match self {
             Dtype::I8 | Dtype::U8 | Dtype::Bool => 1,
             Dtype::F16 | Dtype::Bf16 | Dtype::I16 => 2,
+            Dtype::I16FromI8 | Dtype::Bf16FromE4m3 | Dtype::Bf16FromE5m2 => 2,
             Dtype::F32 | Dtype::I32 => 4,
             Dtype::I64 | Dtype::F64 => 8,
         }
@@ -57,17 +67,26 @@ impl Dtype {
     /// Bytes per element of a partial: of the type in which elements are added.
     pub const fn accumulator_size(self) -> usize {
         match self {
-            Dtype::F16 | Dtype::Bf16 => 4,
+            Dtype::F16 | Dtype::Bf16 | Dtype::Bf16FromE4m3 | Dtype::Bf16FromE5m2 => 4,
             other => other.size(),
         }
     }
 
-    /// Whether switches can add it; other types use the host path.
-    pub const fn in_network(self) -> bool {
-        matches!(self, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64)
+    /// Whether contributions have fewer bytes than results: one.
+    pub const fn is_narrow(self) -> bool {
+        matches!(self, Dtype::I16FromI8 | Dtype::Bf16FromE4m3 | Dtype::Bf16FromE5m2)
     }
 
-    /// Name in frameworks.
+    /// Whether switches can add it; other types use the host path.
+    pub const fn in_network(self) -> bool {
+        let ordinary = matches!(
+            self,
+            Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::I32 | Dtype::I64 | Dtype::I8
+        );
+        ordinary || self.is_narrow()
+    }
+
+    /// Name in frameworks; of a narrow type, those of its results and of its contributions.
     pub const fn name(self) -> &'static str {
         match self {
             Dtype::F32 => "float32",
@@ -80,6 +99,9 @@ impl Dtype {
             Dtype::U8 => "uint8",
             Dtype::I16 => "int16",
             Dtype::Bool => "bool",
+            Dtype::I16FromI8 => "int16_from_int8",
+            Dtype::Bf16FromE4m3 => "bfloat16_from_e4m3",
+            Dtype::Bf16FromE5m2 => "bfloat16_from_e5m2",
         }
     }
 
@@ -177,9 +199,18 @@ pub struct Format {
 }
 
 impl Format {
-    /// Whether the bits of a sum are independent of the order of additions: true unless additions round.
+    /// Whether the bits of a sum of sums in the buffers' type are independent of the order of additions: true unless
+    /// additions, or what they are stored in, round.
     pub const fn any_order(self) -> bool {
-        let float = matches!(self.dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
+        let float = matches!(
+            self.dtype,
+            Dtype::F32
+                | Dtype::F16
+                | Dtype::Bf16
+                | Dtype::F64
+                | Dtype::Bf16FromE4m3
+                | Dtype::Bf16FromE5m2
+        );
         !float || !matches!(self.op, ReduceOp::Sum | ReduceOp::Product)
     }
 
@@ -211,14 +242,22 @@ pub enum Encoding {
     Element,
     /// The type in which elements are added (binary32 for the 16-bit floats): partials.
     Accumulator,
+    /// The narrow type of a dtype that has one ([`Dtype::is_narrow`]): its contributions.
+    Narrow,
 }
 
 impl Encoding {
+    /// The encoding of a worker's contribution.
+    pub const fn of_contribution(dtype: Dtype) -> Encoding {
+        if dtype.is_narrow() { Encoding::Narrow } else { Encoding::Element }
+    }
+
     /// Bytes of one element of `dtype` in this encoding.
     pub const fn size(self, dtype: Dtype) -> usize {
         match self {
             Encoding::Element => dtype.size(),
             Encoding::Accumulator => dtype.accumulator_size(),
+            Encoding::Narrow => 1,
         }
     }
 }

@@ -289,9 +289,12 @@ impl Header {
     pub const fn encoding(&self) -> Option<Encoding> {
         match self.kind {
             _ if self.empty => None,
-            Kind::Contribution | Kind::Result => Some(Encoding::Element),
+            Kind::Result => Some(Encoding::Element),
             // What one rank contributes is copied, not added.
-            Kind::Partial if matches!(self.parties, Parties::FromOne(_)) => Some(Encoding::Element),
+            Kind::Contribution | Kind::Partial if matches!(self.parties, Parties::FromOne(_)) => {
+                Some(Encoding::Element)
+            }
+            Kind::Contribution => Some(Encoding::of_contribution(self.format.dtype)),
             Kind::Partial => Some(Encoding::Accumulator),
             _ => None,
         }

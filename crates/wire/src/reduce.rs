@@ -10,6 +10,7 @@ use half::{bf16, f16};
 
 use crate::element::{Accumulator, Bytes, Element, Truth};
 use crate::format::{Dtype, Encoding, Format, ReduceOp};
+use crate::narrow::{Bf16FromE4m3, Bf16FromE5m2, I16FromI8};
 
 /// One position's elements, little-endian, of any alignment.
 #[derive(Clone, Copy, Debug)]
@@ -77,6 +78,9 @@ fn each_kind(format: Format, kind: impl Kind) {
         Dtype::U8 => by_op::<u8>(format.op, kind),
         Dtype::I16 => by_op::<i16>(format.op, kind),
         Dtype::Bool => by_op::<Truth>(format.op, kind),
+        Dtype::I16FromI8 => by_op::<I16FromI8>(format.op, kind),
+        Dtype::Bf16FromE4m3 => by_op::<Bf16FromE4m3>(format.op, kind),
+        Dtype::Bf16FromE5m2 => by_op::<Bf16FromE5m2>(format.op, kind),
     }
 }
 
@@ -247,7 +251,7 @@ fn all_eight<E: Element>(
 /// Runs a loop over `n` elements, compiled for the widest vectors of this processor. The bits do not depend on them:
 /// every element is combined separately, and nothing is contracted.
 #[inline(always)]
-fn wide(n: usize, body: impl FnOnce()) {
+pub(crate) fn wide(n: usize, body: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
     if n >= WIDE_LEAST {
         if let Some(vectors) = pulp::x86::V4::try_new() {
@@ -284,6 +288,9 @@ fn tree<E: Element>(
             match a.encoding {
                 Encoding::Element => four::<E>(inputs, start, &mut acc[..len], combine),
                 Encoding::Accumulator => four::<E::Acc>(inputs, start, &mut acc[..len], combine),
+                Encoding::Narrow => {
+                    four::<E::Contribution>(inputs, start, &mut acc[..len], combine);
+                }
             }
             true
         }
@@ -334,6 +341,7 @@ fn load_block<E: Element>(
     match input.encoding {
         Encoding::Element => load::<E>(input.bytes, start, acc, put),
         Encoding::Accumulator => load::<E::Acc>(input.bytes, start, acc, put),
+        Encoding::Narrow => load::<E::Contribution>(input.bytes, start, acc, put),
     }
 }
 
@@ -355,6 +363,7 @@ fn store_block<E: Element>(acc: &[E::Acc], start: usize, out: &mut [u8], encodin
     match encoding {
         Encoding::Element => store::<E>(acc, start, out),
         Encoding::Accumulator => store::<E::Acc>(acc, start, out),
+        Encoding::Narrow => store::<E::Contribution>(acc, start, out),
     }
 }
 
@@ -383,6 +392,9 @@ fn map(dtype: Dtype, buffer: &mut [u8], f: &Map) {
         Dtype::U8 => each::<u8>(buffer, f),
         Dtype::I16 => each::<i16>(buffer, f),
         Dtype::Bool => each::<Truth>(buffer, f),
+        Dtype::I16FromI8 => each::<I16FromI8>(buffer, f),
+        Dtype::Bf16FromE4m3 => each::<Bf16FromE4m3>(buffer, f),
+        Dtype::Bf16FromE5m2 => each::<Bf16FromE5m2>(buffer, f),
     }
 }
 

@@ -12,7 +12,17 @@ from netsum.report.files import Call, Job
 from netsum.report.network import HEADERS, Edge, Net, edges_of, exchange_seconds, ring_seconds, tree_loads
 from netsum.report.steps import Burst, Cost, Costs, Rhythm
 
-IN_NETWORK_DTYPES = ("float32", "float16", "bfloat16", "int32", "int64")
+IN_NETWORK_DTYPES = (
+    "float32",
+    "float16",
+    "bfloat16",
+    "int32",
+    "int64",
+    "int8",
+    "int16_from_int8",
+    "bfloat16_from_e4m3",
+    "bfloat16_from_e5m2",
+)
 IN_NETWORK_OPS = ("sum", "avg", "min", "max")
 FILLED = 0.7
 """Share of a burst's time in which the fullest link must be busy to be called the limit."""

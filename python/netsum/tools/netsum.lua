@@ -464,8 +464,14 @@ local PANAMA = { [0] = "contribution", "partial", "result", "waiting", "mismatch
 local PARTIES = { [0] = "all", "to one", "from one", "nobody" }
 local ATP = { [0] = "contribution", "result", "waiting", "float request", "mismatch", "fin" }
 local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin" }
-local DTYPES = { [0] = "float32", "float16", "bfloat16", "int32", "int64" }
-local DTYPE_BYTES = { [0] = 4, 2, 2, 4, 8 }
+local DTYPES = {
+  [0] = "float32", "float16", "bfloat16", "int32", "int64",
+  [6] = "int8", [10] = "int16_from_int8", [11] = "bfloat16_from_e4m3", [12] = "bfloat16_from_e5m2",
+}
+-- Of an element in a buffer, in a partial, and in a contribution.
+local RESULT_BYTES = { [0] = 4, 2, 2, 4, 8, [6] = 1, [10] = 2, [11] = 2, [12] = 2 }
+local PARTIAL_BYTES = { [0] = 4, 4, 4, 4, 8, [6] = 1, [10] = 2, [11] = 4, [12] = 4 }
+local CONTRIBUTION_BYTES = { [0] = 4, 2, 2, 4, 8, [6] = 1, [10] = 1, [11] = 1, [12] = 1 }
 local OPERATIONS = { [0] = "sum", "min", "max" }
 local ARITHMETIC = { [0] = "saturating", "wrapping", "min", "max", "float" }
 local UP = { contribution = true, partial = true, acknowledgement = true, fin = true, empties = true }
@@ -526,11 +532,13 @@ local function decode_panama(p)
   if has_payload and p.elements == 0 then
     return EMPTY
   end
-  local size = DTYPE_BYTES[rshift(code, 4)]
-  if p.kind == "partial" and size == 2 and p.parties ~= "from one" then
-    size = 4
+  local sizes = RESULT_BYTES
+  if p.kind == "partial" and p.parties ~= "from one" then
+    sizes = PARTIAL_BYTES
+  elseif p.kind == "contribution" and p.parties ~= "from one" then
+    sizes = CONTRIBUTION_BYTES
   end
-  p.payload = has_payload and p.elements * size or 0
+  p.payload = has_payload and p.elements * sizes[rshift(code, 4)] or 0
   return p.size - p.header - p.trailer ~= p.payload and LENGTH or nil
 end
 

@@ -1,4 +1,4 @@
-"""Gradients sent as bfloat16 or as 8-bit integers: a communication hook of DistributedDataParallel.
+"""Gradients sent as bfloat16 or as 8-bit numbers: a communication hook of DistributedDataParallel.
 
     netsum.torch.compressed(ddp, to="int8")
 
@@ -10,11 +10,17 @@ is fed back as well, by the rank that rounds it.
 **bfloat16.** One allreduce, which switches can do; the group adds in float32 and rounds the sum once. That rounding
 error, 2^-9 of the sum, is not fed back: no rank knows it.
 
-**8 bits.** Each rank owns a share of the bucket. All ranks send their values of a share to its owner, which adds them
-as float32 in rank order, divides, rounds the mean to 8 bits and sends it to all. Every block of at most `BLOCK` values
-has a scale of its own. The traffic is a quarter of float32's, and does not use switches.
+**8 bits, added by switches** (`to="int8:int8"` and the others with a colon: what a rank sends, and what it gets). All
+ranks share the scale of a block, so that sums of the numbers are sums of the values, and switches add integers without
+knowing the scale. `netsum.torch.shared_scale` has the details. A block with a value that is not finite is NaN at all
+ranks.
 
-Values that are not finite are sent unchanged to every rank, and leave no rounding error.
+**8 bits, added by hosts** (`to="int8"`). Each rank owns a share of the bucket. All ranks send their values of a share to
+its owner, which adds them as float32 in rank order, divides, rounds the mean to 8 bits and sends it to all. Every block
+of at most `BLOCK` values has a scale of its own. The traffic is a quarter of float32's, and does not use switches.
+
+With bfloat16 and `to="int8"`, values that are not finite are sent unchanged to every rank. They leave no rounding
+error.
 """
 
 import math
@@ -30,6 +36,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from netsum import Unsupported
+from netsum.torch.shared_scale import FORMATS, SharedScaleSums
 
 BLOCK = 1024
 """The most values that share a scale: its 4 bytes add 0.4 %, and a large value reduces the precision of at most so
@@ -40,7 +47,7 @@ LEVELS = 126
 Not 127: 127 · (largest / 127) overflows for the largest float32 there is, and 126 · (largest / 126) does not.
 """
 POSITIVE, NEGATIVE, NAN = 127, -127, -128
-KINDS = ("bf16", "int8")
+KINDS = ("bf16", "int8", *FORMATS)
 
 
 def compressed(
@@ -48,9 +55,12 @@ def compressed(
 ) -> "CompressionState":
     """Compress the gradients of `ddp` to `to`; returns the hook's state. Every rank calls it, once.
 
-    to: "int8" or "bf16". error_feedback: False discards rounding errors, for comparisons. timeout: of the second group
-    that "int8" makes; torch's default if None. Raises ValueError for another `to`, and torch's error if `ddp` has a
-    hook already.
+    to: "bf16"; "int8", added by hosts; "int8:int8", "int8:int16", "e4m3:bf16" or "e5m2:bf16": what a rank sends, and
+    what it gets; added by switches where the group's plan has any. error_feedback: False discards rounding errors, for
+    comparisons. timeout: of the second group that "int8" makes; torch's default if None.
+
+    Raises ValueError for another `to`, or if switches are to add for a group of another backend; Unsupported for more
+    ranks than sums in 8 bits have room for (127); torch's error if `ddp` has a hook already.
     """
     state = CompressionState(ddp.process_group, to, error_feedback=error_feedback, timeout=timeout)
     ddp.register_comm_hook(state, compression_hook)
@@ -92,6 +102,9 @@ class CompressionState:
         self.groups = [group]
         self.rank, self.size = group.rank(), group.size()
         self._kept: dict[torch.nn.Parameter, Kept] = {}
+        self._sums = None
+        if to in FORMATS and self.size > 1:
+            self._sums = SharedScaleSums(group, to, error_feedback=error_feedback)
         self._refuses_nan = os.environ.get("TORCH_DIST_NAN_CHECK", "0") == "1"
         if to == "int8" and self.size > 1:
             # Means are sent, by a thread of their own, while gradients of other buckets are. They have their own group,
@@ -111,7 +124,7 @@ class CompressionState:
                 f"netsum compression: made for {self.size} ranks, the group has {self.groups[0].size()} now; "
                 "register a new state"
             )
-        if self.size == 1 or not buffer.numel():
+        if self.size == 1 or (not buffer.numel() and self._sums is None):
             return _done(buffer)
         if self._refuses_nan and bool(buffer.isnan().any()):
             # Torch's own check inspects numbers, and would inspect the bytes of their codes.
@@ -119,6 +132,8 @@ class CompressionState:
                 f"netsum compression: NaN in the gradients of bucket {bucket.index()} at rank {self.rank}"
             )
         kept = self._kept_of(bucket)
+        if self._sums is not None:
+            return self._sums.reduce(kept.own.view(-1), bucket)
         kept.take(buffer)
         return self._reduce_bf16(kept, buffer) if self.to == "bf16" else self._reduce_int8(kept, buffer)
 
@@ -138,7 +153,8 @@ class CompressionState:
             shape = (1, 1, bucket.buffer().numel())
             if self.to == "int8":
                 shape = shape_of(bucket.buffer().numel(), self.size)
-            present = Kept(parameters, shape, self.rank, bucket.buffer().device)
+            device = bucket.buffer().device if self._sums is None else torch.device("cpu")
+            present = Kept(parameters, shape, self.rank, device)
             present.inherit({each: self._kept[each] for each in parameters if each in self._kept})
             self._kept |= dict.fromkeys(parameters, present)
         return present

@@ -179,6 +179,32 @@ def test_sparse_tensors_are_summed(ranks):
     ranks(body)
 
 
+def sparse_case(case: int, rank: int) -> torch.Tensor:
+    """A sparse tensor of whole numbers; places of ranks overlap much, little or not at all, and repeat."""
+    generator = torch.Generator().manual_seed(100 * case + rank)
+    sparse, dense = [(40,), (7, 9), (300,)][case % 3], [(), (3,), (2, 5)][case // 3 % 3]
+    count = [0, 1, 12, 60][torch.randint(4, (), generator=generator)]
+    first = sparse[0] // 2 if case % 2 and rank % 2 else 0
+    rows = [torch.randint(first if d == 0 else 0, n, (count,), generator=generator) for d, n in enumerate(sparse)]
+    values = torch.randint(-8, 9, (count, *dense), generator=generator).to([torch.float32, torch.int64][case % 2])
+    return torch.sparse_coo_tensor(torch.stack(rows), values, sparse + dense, check_invariants=True)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_sparse_sums_are_those_of_dense_tensors(ranks, size):
+    def body(rank, size):
+        for case in range(36):
+            x = sparse_case(case, rank)
+            dist.all_reduce(x)
+            expected = sum(sparse_case(case, other).to_dense() for other in range(size))
+            given = [sparse_case(case, other).coalesce().indices().t().tolist() for other in range(size)]
+            places = {tuple(place) for each in given for place in each}
+            assert torch.equal(x.to_dense(), expected) and x.is_coalesced(), case
+            assert {tuple(i) for i in x.indices().t().tolist()} == places and x._nnz() == len(places), case
+
+    ranks(body, size)
+
+
 @pytest.mark.parametrize(
     "theirs",
     [

@@ -42,6 +42,29 @@ def test_results_have_the_same_bits_on_both_paths(ranks, fabric, size):
     ranks(body, size, **fabric.environment())
 
 
+def test_switches_add_gradients_of_embeddings(ranks, fabric):
+    def body(rank, size):
+        from netsum.torch import stats
+
+        torch.manual_seed(1)
+        table = torch.nn.Embedding(2000, 64, sparse=True)
+        model = torch.nn.parallel.DistributedDataParallel(table)
+        # Frequent words are at every rank, as in a text.
+        words = [
+            torch.randn(800, generator=torch.Generator().manual_seed(r)).abs().mul(300).long() for r in range(size)
+        ]
+        before = stats()["network_operations"]
+        model(words[rank]).sum().backward()
+        assert stats()["network_operations"] == before + 1
+        counts = torch.zeros(2000)
+        for each in words:
+            counts += torch.bincount(each, minlength=2000)
+        found = table.weight.grad
+        assert found.is_sparse and torch.equal(found.to_dense(), (counts / size).unsqueeze(1).expand(-1, 64))
+
+    ranks(body, 4, **fabric.environment())
+
+
 @pytest.mark.parametrize("switch", ["spine1", "rack0"])
 def test_a_killed_switch_costs_a_pause_and_no_sum(ranks, fabric, switch):
     victim = fabric.process(switch)

@@ -97,12 +97,13 @@ fn poll_transmit_by<W: WorkerMachine>(
 ) -> Option<(TreeId, Packet)> {
     let mut outgoing = machine.poll_transmit(now)?;
     let start = scratch.len();
-    let written = if W::IN_PLACE { 0 } else { outgoing.header().payload_len() };
+    let is_in_place = W::is_in_place(&outgoing);
+    let written = if is_in_place { 0 } else { outgoing.header().payload_len() };
     let head_len = W::Header::head_len(sealed);
     scratch.resize(start + head_len + written, 0);
     let (head, payload) = scratch[start..].split_at_mut(head_len);
     let id = outgoing.operation();
-    if let Some(id) = id.filter(|_| !W::IN_PLACE) {
+    if let Some(id) = id.filter(|_| !is_in_place) {
         let active = &operations[&id];
         let elements = |range| active.operation.buffer.slice(active.bytes(&range));
         machine.write(&mut outgoing, elements, payload);
@@ -110,7 +111,7 @@ fn poll_transmit_by<W: WorkerMachine>(
     let header = outgoing.header();
     header.write(&mut head[..W::Header::LEN]);
     let tree = header.tree();
-    let in_place = id.filter(|_| W::IN_PLACE).zip(outgoing.elements());
+    let in_place = id.filter(|_| is_in_place).zip(outgoing.elements());
     let payload = in_place.map(|(id, elements)| (id, operations[&id].bytes(&elements)));
     Some((tree, Packet { head: start..scratch.len(), payload }))
 }

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
 use netsum_wire::panama::{Header, Kind, MAX_SCOPED_RANKS, NO_CAP, Parties};
-use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, TreeId, Vid};
+use netsum_wire::{Dtype, Encoding, Epoch, Format, JobId, Rank, TreeId, Vid, contribute};
 
 use super::answers::Answers;
 use super::lease::first_window;
@@ -95,8 +95,6 @@ impl WorkerMachine for Worker {
     type Header = Header;
     type Accepted = Accepted;
     type Outgoing = Outgoing;
-
-    const IN_PLACE: bool = true;
 
     fn supports(format: Format) -> bool {
         format.in_network()
@@ -189,14 +187,21 @@ impl WorkerMachine for Worker {
         None
     }
 
+    fn is_in_place(outgoing: &Outgoing) -> bool {
+        outgoing.header.encoding() != Some(Encoding::Narrow)
+    }
+
     fn write<'a>(
         &self,
         outgoing: &mut Outgoing,
         elements: impl Fn(Range<u64>) -> &'a [u8],
         out: &mut [u8],
     ) {
-        if let Some((_, range)) = &outgoing.payload {
-            out.copy_from_slice(elements(range.clone()));
+        let Some((_, range)) = &outgoing.payload else { return };
+        let elements = elements(range.clone());
+        match outgoing.header.encoding() {
+            Some(Encoding::Narrow) => contribute(outgoing.header.format.dtype, elements, out),
+            _ => out.copy_from_slice(elements),
         }
     }
 

@@ -435,13 +435,14 @@ impl World {
         loop {
             let h = &mut self.hosts[host];
             let Some(machine) = &mut h.machine else { return };
-            let Some(outgoing) = machine.poll_transmit(self.network.now) else { break };
-            let payload = outgoing.payload.map_or(&[][..], |(id, elements)| {
+            let Some(mut outgoing) = machine.poll_transmit(self.network.now) else { break };
+            let mut payload = vec![0; outgoing.header.payload_len()];
+            if let Some((id, _)) = outgoing.payload {
                 let operation = &h.operations[id as usize];
-                let size = operation.format.dtype.size();
-                &operation.buffer[elements.start as usize * size..elements.end as usize * size]
-            });
-            let packet = encode(&outgoing.header, payload);
+                let elements = |range| &operation.buffer[operation.bytes(&range)];
+                machine.write(&mut outgoing, elements, &mut payload);
+            }
+            let packet = encode(&outgoing.header, &payload);
             let to = h.above[usize::from(outgoing.tree.0)].0 as usize;
             self.network.send(FIRST_HOST + host, to, packet);
         }

@@ -42,8 +42,38 @@ pub fn element(
             let of = |r| i128::from(i64::from_le_bytes(array(bytes(r))));
             (integer(format.op, shape, present, &of) as i64).to_le_bytes().to_vec()
         }
+        Dtype::I8 => {
+            let of = |r| i128::from(i8::from_le_bytes(array(bytes(r))));
+            (integer(format.op, shape, present, &of) as i8).to_le_bytes().to_vec()
+        }
+        Dtype::I16FromI8 => {
+            // Buffers hold numbers of 8 bits; others are sent as the nearest.
+            let of = |r| i128::from(i16::from_le_bytes(array(bytes(r))).clamp(-128, 127));
+            (integer(format.op, shape, present, &of) as i16).to_le_bytes().to_vec()
+        }
+        Dtype::Bf16FromE4m3 | Dtype::Bf16FromE5m2 => {
+            let of = |r| {
+                let x = bf16::from_le_bytes(array(bytes(r))).to_f64() * 512.0;
+                assert_eq!(x, x.trunc(), "tests give numbers that can be sent");
+                x as i128
+            };
+            let units = integer(format.op, shape, present, &of) as i32;
+            nearest_bf16(f64::from(units) / 512.0).to_le_bytes().to_vec()
+        }
         other => panic!("{other} does not travel"),
     }
+}
+
+/// The nearest bfloat16, by distances, ties to even.
+fn nearest_bf16(x: f64) -> bf16 {
+    let below = bf16::from_bits(((x.abs() as f32).to_bits() >> 16) as u16);
+    // The conversion to float32 may have rounded up.
+    let candidates = [below.to_bits().saturating_sub(1), below.to_bits(), below.to_bits() + 1];
+    let distance = |bits: &u16| (bf16::from_bits(*bits).to_f64() - x.abs()).abs();
+    let least = candidates.iter().map(distance).fold(f64::INFINITY, f64::min);
+    let nearest = candidates.into_iter().filter(|bits| distance(bits) == least);
+    let found = nearest.min_by_key(|bits| bits & 1).expect("one of three");
+    bf16::from_bits(found | if x < 0.0 { 0x8000 } else { 0 })
 }
 
 fn array<const N: usize>(bytes: Vec<u8>) -> [u8; N] {

@@ -1,7 +1,7 @@
 //! Packets of all kinds, and malformed ones.
 
 use netsum_wire::seal::{SealKey, TRAILER_LEN, is_encrypted, with_room};
-use netsum_wire::{Protocol, panama};
+use netsum_wire::{Dtype, Protocol, panama};
 
 /// The first bytes of all packets that the decoders know.
 const VERSIONS: [u8; 9] = [0x11, 0x12, 0x13, 0x21, 0x22, 0x23, 0x31, 0x32, 0x33];
@@ -68,9 +68,11 @@ fn finish(random: &mut Random, packet: &mut Vec<u8>, header: usize, size: usize,
 
 fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
     let (kind, n) = (random.below(8) as u8, random.below(40) as u16);
-    let (dtype, operation) = (random.below(5) as u8, random.below(3) as u8);
+    let dtypes: Vec<Dtype> = Dtype::ALL.into_iter().filter(|dtype| dtype.in_network()).collect();
+    let dtype = dtypes[random.below(dtypes.len())];
+    let operation = random.below(3) as u8;
     packet[1] = kind | (random.byte() & 0x30);
-    packet[3] = dtype << 4 | operation;
+    packet[3] = (dtype as u8) << 4 | operation;
     packet[20..22].copy_from_slice(&n.to_be_bytes());
     packet[34..38].fill(0);
     if random.below(2) == 0 {
@@ -79,13 +81,10 @@ fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
     }
     let carries = kind < 3 && packet[35] & 0x10 == 0;
     let copied = packet[35] & 0x0f == 2;
-    let narrow = matches!(dtype, 1 | 2) && (kind != panama::Kind::Partial as u8 || copied);
-    let size = if narrow {
-        2
-    } else if dtype == 4 {
-        8
-    } else {
-        4
+    let size = match kind {
+        0 if dtype.is_narrow() && !copied => 1,
+        1 if !copied => dtype.accumulator_size(),
+        _ => dtype.size(),
     };
     let header = if packet[0] & 15 >= 2 { 54 } else { 38 };
     finish(random, packet, header, if carries { size } else { 0 }, n);
