@@ -40,7 +40,7 @@ pub(crate) const E4M3: Minifloat = Minifloat { mantissa: 3, bias: 7, largest: 44
 pub(crate) const E5M2: Minifloat = Minifloat { mantissa: 2, bias: 15, largest: 57_344.0 };
 
 impl Minifloat {
-    /// The nearest value that can be sent, ties to even; a finite number beyond the largest value becomes that, a NaN 0.
+    /// The nearest value that can be sent, ties to even; a number beyond the largest value becomes that, a NaN 0.
     #[inline(always)]
     pub(crate) fn round(self, x: f32) -> f32 {
         // 1.5 · 2¹⁴: added to a small number it leaves a multiple of 2⁻⁹.

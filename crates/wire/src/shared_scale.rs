@@ -30,8 +30,8 @@ pub const MAGNITUDE_BYTES: usize = 2;
 const MAGIC: f32 = 12_582_912.0;
 
 impl Grid {
-    /// The grid for sums of `ranks` in `dtype`: int8, whose sums are int8 too, or a narrow type. `None` for other types,
-    /// and for more ranks than can be added.
+    /// The grid for sums of `ranks` in `dtype`: int8, whose sums are int8 too, or a narrow type. `None` for other
+    /// types, and for more ranks than can be added.
     pub fn new(dtype: Dtype, ranks: u32) -> Option<Grid> {
         let ranks = ranks.max(1);
         // Sums of 8-bit floats are below 2³¹ units.

@@ -94,6 +94,22 @@ fn other_elements_are_sent_as_the_nearest_number() {
     }
 }
 
+#[test]
+fn sums_of_more_bits_than_float32_has_are_rounded_once() {
+    let (dtype, mantissa, bias, largest) = FLOATS[1];
+    let byte = |x: f64| (0..0x80).find(|&b| value(b, mantissa, bias, largest) == Some(x)).unwrap();
+    // 2^24 units, half the distance to the next bfloat16, and one unit: more than half.
+    for (parts, expected) in [
+        (&[32_768.0, 128.0, 1.0 / UNITS][..], 32_768.0 + 256.0),
+        (&[32_768.0, 128.0], 32_768.0),
+        (&[32_768.0, 256.0, 128.0], 32_768.0 + 512.0),
+    ] {
+        let inputs: Vec<Vec<u8>> = parts.iter().map(|&x| vec![byte(x)]).collect();
+        let sum = added(dtype, &inputs, Encoding::Narrow, Encoding::Element, 1);
+        assert_eq!(bf16::from_le_bytes([sum[0], sum[1]]).to_f64(), expected, "{parts:?}");
+    }
+}
+
 /// The nearest bfloat16 to an integer number of units, by distances.
 fn rounded(units: i64) -> f64 {
     let x = units as f64 / UNITS;
