@@ -54,7 +54,9 @@ pub(crate) fn check_combination(dtype: Dtype, how: Combine) -> Result<(), Error>
     let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16 | Dtype::F64);
     let bitwise = matches!(how.reduce_op(), ReduceOp::BitAnd | ReduceOp::BitOr | ReduceOp::BitXor);
     let divides = matches!(how, Combine::Average | Combine::ScaledSum(_));
-    if float && bitwise || dtype == Dtype::Bool && divides {
+    // Sums of narrow contributions are in units of their own.
+    let simple = matches!(how, Combine::Plain(ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max));
+    if float && bitwise || dtype == Dtype::Bool && divides || dtype.is_narrow() && !simple {
         return Err(Error::Unsupported(format!("{how} is not defined for {dtype}")));
     }
     Ok(())

@@ -118,6 +118,12 @@ pub fn values(dtype: Dtype, n: usize, rank: u32, salt: u64) -> Vec<u8> {
             Dtype::F16 => out.extend(half::f16::from_f64(float(x)).to_le_bytes()),
             Dtype::Bf16 => out.extend(half::bf16::from_f64(float(x)).to_le_bytes()),
             Dtype::Bool => out.push((x & 1) as u8),
+            Dtype::I16FromI8 => out.extend(i16::from(x as i8).to_le_bytes()),
+            Dtype::Bf16FromE4m3 | Dtype::Bf16FromE5m2 => {
+                // Numbers of both types.
+                let number = f64::from(x as i32 % 8) * 2f64.powi((x >> 40) as i32 % 14 - 9);
+                out.extend(half::bf16::from_f64(number).to_le_bytes());
+            }
             other => out.extend(&x.to_le_bytes()[..other.size()]),
         }
     }
