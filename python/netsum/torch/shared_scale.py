@@ -78,7 +78,7 @@ class _Bucket:
         self.sums, self.kept, self.buffer = sums, kept, buffer
         self.mean: Future[torch.Tensor] = Future(devices=[] if buffer.is_cpu else [buffer.device])
         values = buffer.detach().to(device="cpu", dtype=torch.float32)
-        self.magnitudes = torch.empty(sums.scale.blocks(kept.numel()), dtype=torch.bfloat16)
+        self.magnitudes = torch.empty(sums.scale.blocks(kept.numel()), dtype=torch.bfloat16, device="cpu")
         sums.scale.largest(kept.data_ptr(), values.data_ptr(), kept.numel(), self.magnitudes.data_ptr())
         self.agreed: Any = dist.all_reduce(self.magnitudes, dist.ReduceOp.MAX, group=sums.group, async_op=True)
 
@@ -87,7 +87,7 @@ class _Bucket:
         magnitudes."""
         sums, numel = self.sums, self.kept.numel()
         self.agreed.wait()
-        numbers = torch.empty(numel, dtype=sums.dtype)
+        numbers = torch.empty(numel, dtype=sums.dtype, device="cpu")
         sums.scale.round(self.kept.data_ptr(), numel, self.magnitudes.data_ptr(), numbers.data_ptr())
         if not sums.error_feedback:
             self.kept.zero_()
@@ -98,7 +98,7 @@ class _Bucket:
         def decode(done: Future[Any]) -> None:
             try:
                 done.value()
-                mean = self.buffer if self._is_plain() else torch.empty(numel)
+                mean = self.buffer if self._is_plain() else torch.empty(numel, device="cpu")
                 sums.scale.mean(numbers.data_ptr(), numel, self.magnitudes.data_ptr(), mean.data_ptr())
                 if mean is not self.buffer:
                     self.buffer.copy_(mean)
@@ -109,4 +109,4 @@ class _Bucket:
         work.get_future().add_done_callback(decode)
 
     def _is_plain(self) -> bool:
-        return self.buffer.is_cpu and self.buffer.dtype == torch.float32 and self.buffer.is_contiguous()
+        return bool(self.buffer.is_cpu and self.buffer.dtype == torch.float32 and self.buffer.is_contiguous())
