@@ -25,7 +25,7 @@ RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Car
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor setup-otel
+.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor setup-otel
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -195,6 +195,10 @@ setup-slurm: ## Slurm, its headers and munge, from apt if this is root; without 
 setup-discovery: ## lldpd, from apt if this is root; without it tests of discovery are left out
 	@command -v lldpd >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q lldpd >/dev/null; } || \
 	{ echo "lldpd is missing: install it with your system's packages"; exit 1; }
+
+setup-mpi: ## Open MPI, from apt if this is root; without it no latency is measured beside it
+	@command -v mpirun.openmpi >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends openmpi-bin libopenmpi-dev >/dev/null; } || \
+	{ echo "install Open MPI and its headers (Debian: openmpi-bin libopenmpi-dev)"; exit 1; }
 
 setup-loss: ## iptables, from apt if this is root; without it tests on the fabric lose no packets
 	@command -v iptables >/dev/null || { test $$(id -u) = 0 && apt-get install -y -q iptables >/dev/null; } || \

@@ -173,6 +173,11 @@ class Group:
     def allreduce(
         self, ptr: int, numel: int, dtype: str, op: str, factor: float, timeout_s: float, here: bool
     ) -> Work | None: ...
+    def allreduce_all(
+        self, buffers: list[tuple[int, int]], dtype: str, op: str, factor: float, timeout_s: float
+    ) -> Work:
+        """Sum several buffers, each (address, elements); small ones travel together. The work ends with the last."""
+
     @overload
     def reduce(
         self,

@@ -32,6 +32,8 @@ OPERATIONS = (
     "barrier",
 )
 """Operations with several algorithms."""
+SWITCHES = "switches"
+"""Their name among the algorithms, where the core knows their costs."""
 TIMED_BYTES = 16 << 20
 """Larger operations through switches are not timed."""
 CALLS = 5
@@ -45,8 +47,8 @@ def found(
 ) -> dict[str, Any]:
     """The choices for each operation and size, from the core's answers to (operation, bytes).
 
-    switches: seconds of that operation if it goes through switches; None if it does not. With `switches_s` the hosts'
-    choice is the one that remains while there are no trees.
+    switches: seconds of that operation if it goes through switches; None if it does not. With `switches_s` and without
+    costs of switches, the choice is the hosts' one that remains while there are no trees.
     """
     choices = [
         {"operation": operation, "bytes": size, **json.loads(ask(operation, size)), "switches_s": seconds}
@@ -90,17 +92,26 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
         if not rows:
             continue
         reasons = list(dict.fromkeys(row["why"] for row in rows))
-        switched = any(row["switches_s"] is not None for row in rows)
-        reasons += ["switches do it; the hosts' times are computed, those of switches measured"] if switched else []
+        modelled = [_without_switches(row) for row in rows]
+        switched = any(row["switches_s"] is not None or cost is not None for row, (_, cost) in zip(rows, modelled, strict=True))
+        timed = any(row["switches_s"] is not None for row in rows)
+        reasons += ["switches do it; the hosts' times are computed, those of switches measured"] if timed else []
         words = f"{operation}: microseconds by bytes per rank; * chosen: {'; or '.join(reasons)}"
         console.print(words, highlight=False, soft_wrap=True)
-        names = [cost["name"] for cost in rows[0]["costs"]] + (["switches"] if switched else [])
+        names = [cost["name"] for cost in modelled[0][0]] + ([SWITCHES] if switched else [])
         table = Table("bytes", *(Column(name, justify="right") for name in names))
-        for row in rows:
-            chosen = row["chosen"] if row["switches_s"] is None else "switches"
-            costs = [*row["costs"], *([{"name": "switches", "seconds": row["switches_s"]}] if switched else [])]
+        for row, (hosts, model) in zip(rows, modelled, strict=True):
+            chosen = row["chosen"] if row["switches_s"] is None else SWITCHES
+            seconds = model if row["switches_s"] is None else row["switches_s"]
+            costs = [*hosts, *([{"name": SWITCHES, "seconds": seconds}] if switched else [])]
             table.add_row(str(row["bytes"]), *(_cell(cost, chosen) for cost in costs))
         console.print(table)
+
+
+def _without_switches(choice: dict[str, Any]) -> tuple[list[dict[str, Any]], float | None]:
+    """The costs of the hosts' algorithms, and that of switches if it is known."""
+    hosts = [cost for cost in choice["costs"] if cost["name"] != SWITCHES]
+    return hosts, next((cost["seconds"] for cost in choice["costs"] if cost["name"] == SWITCHES), None)
 
 
 def _links(link: dict[str, Any]) -> str:

@@ -73,6 +73,15 @@ class Link(TypedDict):
     across: Across | None
 
 
+class SwitchCost(TypedDict):
+    """The cost of operations through switches, as measured when the group connected; equal at all ranks."""
+
+    latency_s: float
+    barrier_s: float | None
+    """None if the switches of the job do no barriers."""
+    bytes_per_s: float
+
+
 class GroupStats(TypedDict):
     """Counters and state of a group."""
 
@@ -89,6 +98,8 @@ class GroupStats(TypedDict):
     pauses: list[Pause]
     hosts_by: HostsBy
     link: Link
+    switches: SwitchCost | None
+    """None if a threshold decides what switches do."""
     host_bytes_tx: int
     host_bytes_rx: int
     host_strangers: int

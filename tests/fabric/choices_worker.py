@@ -29,6 +29,7 @@ ALGORITHMS = {
     "broadcast": ["binomial", "one-hop", "chain"],
     "reduce": ["one-hop"],
     "alltoall": ["one-hop"],
+    "barrier": ["dissemination"],
 }
 """Of float32 between hosts with one rank each; those that add floats in another order than the group's are left out."""
 
@@ -95,6 +96,7 @@ def call(group: _core.Group, operation: str, size: int, ranks: int, rank: int, m
         "reduce_scatter": lambda: group.reduce_scatter(other, counts, "float32", "sum", 1.0, TIMEOUT_S),
         "allgather": lambda: group.allgather(parts, parts[rank], TIMEOUT_S),
         "alltoall": lambda: group.alltoall(others, parts, TIMEOUT_S),
+        "barrier": lambda: group.barrier(TIMEOUT_S),
     }
     return calls[operation]
 
@@ -105,7 +107,7 @@ def main() -> None:
     memory = array.array("f", bytes(2 * max(*arguments["sizes"], 4 * ways.size)))
     rows = []
     for operation in arguments["operations"]:
-        for size in arguments["sizes"]:
+        for size in arguments["sizes"] if operation != "barrier" else [0]:
             groups = ways.of(operation, size)
             calls = {way: call(g, operation, size, ways.size, ways.rank, memory) for way, g in groups.items()}
             times: dict[str, list[float]] = {way: [] for way in calls}
@@ -125,8 +127,9 @@ def main() -> None:
             row = {"operation": operation, "bytes": size, "chosen": chosen, "times": times, "explained": explained}
             rows.append(row)
             print(f"{operation} {size}: {[(w, round(1e6 * min(t))) for w, t in times.items()]}", flush=True)
-    link = json.loads(ways.groups["auto"].stats())["link"]
-    pathlib.Path(os.environ["RESULT"]).write_text(json.dumps({"rows": rows, "link": link}))
+    stats = json.loads(ways.groups["auto"].stats())
+    costs = {"link": stats["link"], "switches": stats["switches"]}
+    pathlib.Path(os.environ["RESULT"]).write_text(json.dumps({"rows": rows, **costs}))
     ways.meeting.barrier()
     for group in ways.groups.values():
         group.close()

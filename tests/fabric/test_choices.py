@@ -19,7 +19,7 @@ from test_throughput import write
 
 PARTS = os.environ.get("NETSUM_FABRIC_CHOICES", "100:4")
 OPERATIONS = os.environ.get(
-    "NETSUM_FABRIC_CHOICES_OF", "allreduce,reduce_scatter,allgather,broadcast,reduce,alltoall"
+    "NETSUM_FABRIC_CHOICES_OF", "allreduce,reduce_scatter,allgather,broadcast,reduce,alltoall,barrier"
 ).split(",")
 MOST_BYTES = int(os.environ.get("NETSUM_FABRIC_CHOICES_BYTES", 2 << 20))
 SIZES = [size for size in (8 << 3 * k for k in range(9)) if size <= MOST_BYTES]
@@ -53,7 +53,8 @@ def compared(rate_bps: int, workers: int) -> dict:
                 "predicted_s": {cost["name"]: cost["seconds"] for cost in row["explained"]["costs"]},
             }
         )
-    return {"rate_bps": rate_bps, "workers": workers, "link": found["link"], "rows": rows}
+    costs = {name: found[name] for name in ("link", "switches")}
+    return {"rate_bps": rate_bps, "workers": workers, **costs, "rows": rows}
 
 
 @pytest.mark.figures

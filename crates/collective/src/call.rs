@@ -61,6 +61,12 @@ pub(crate) enum Call {
         numel: u64,
         how: Combine,
     },
+    /// Of several tensors as one; elements of each.
+    AllreduceTogether {
+        dtype: Dtype,
+        counts: Arc<[u64]>,
+        how: Combine,
+    },
     Reduce {
         dtype: Dtype,
         numel: u64,
@@ -104,7 +110,7 @@ impl Call {
     /// Name of the operation.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
-            Call::Allreduce { .. } => "allreduce",
+            Call::Allreduce { .. } | Call::AllreduceTogether { .. } => "allreduce",
             Call::Reduce { .. } => "reduce",
             Call::ReduceScatter { .. } => "reduce_scatter",
             Call::Broadcast { .. } => "broadcast",
@@ -119,7 +125,8 @@ impl Call {
             Call::Allreduce { dtype, numel, .. } | Call::Reduce { dtype, numel, .. } => {
                 numel * dtype.size() as u64
             }
-            Call::ReduceScatter { dtype, counts, .. } => {
+            Call::ReduceScatter { dtype, counts, .. }
+            | Call::AllreduceTogether { dtype, counts, .. } => {
                 counts.iter().sum::<u64>() * dtype.size() as u64
             }
             Call::Allgather { sizes, .. } => sizes.iter().sum(),
@@ -133,6 +140,7 @@ impl Call {
     pub(crate) fn dtype(&self) -> Option<Dtype> {
         match self {
             Call::Allreduce { dtype, .. }
+            | Call::AllreduceTogether { dtype, .. }
             | Call::Reduce { dtype, .. }
             | Call::ReduceScatter { dtype, .. } => Some(*dtype),
             Call::Broadcast { .. }
@@ -149,6 +157,9 @@ impl Call {
         match self {
             Call::Allreduce { dtype, numel, how } => {
                 hash.add(1).add(elements(*dtype, *how)).add(*numel);
+            }
+            Call::AllreduceTogether { dtype, counts, how } => {
+                hash.add(8).add(elements(*dtype, *how)).add_all(counts);
             }
             Call::Reduce { dtype, numel, how, root } => {
                 hash.add(2).add(elements(*dtype, *how)).add(*numel).add(u64::from(*root));
@@ -177,6 +188,15 @@ impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Call::Allreduce { dtype, numel, how } => write!(f, "allreduce {dtype}[{numel}] {how}"),
+            Call::AllreduceTogether { dtype, counts, how } => {
+                // Hundreds of sizes would be a long line; ranks compare these.
+                let (tensors, sizes) = (counts.len(), Hash::default().add_all(counts).finish());
+                let elements = counts.iter().sum::<u64>();
+                write!(
+                    f,
+                    "allreduce {dtype}[{elements}] {how} of {tensors} tensors (sizes #{sizes:08x})"
+                )
+            }
             Call::Reduce { dtype, numel, how, root } => {
                 write!(f, "reduce {dtype}[{numel}] {how} to rank {root}")
             }

@@ -49,7 +49,7 @@ pub use error::Error;
 pub use explain::{Choice, Cost, explain};
 pub use group::Group;
 pub use hosts::Hosts;
-pub use link_cost::{Across, LinkCost};
+pub use link_cost::{Across, LinkCost, SwitchCost};
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp, shared_scale};

@@ -11,7 +11,7 @@ use netsum_net::mesh::MeshError;
 use crate::comm::{Comm, Ticket};
 use crate::core::Core;
 use crate::hosts::Hosts;
-use crate::link_cost::{Pace, Paces};
+use crate::link_cost::{Pace, Paces, SwitchCost};
 use crate::pieces::{CHUNK, pieces};
 use crate::{Error, Options};
 
@@ -40,6 +40,56 @@ pub(crate) fn measure(
         let across = if hosts.are_mixed() { probe.pace(&lanes, options)? } else { all };
         Ok(Paces { all, across })
     })
+}
+
+/// Measures operations through switches; all ranks call it, and get the same result: `None` if they were not all done by
+/// switches. `trees`: whether this rank's plan has any. `run` does an allreduce of so many bytes, or with `None` a barrier, if switches do barriers (`barriers`), and
+/// returns its seconds. `in_network`: whether everything that `run` has done went through switches. Errors as `measure`,
+/// and those of `run`.
+pub(crate) fn measure_switches(
+    core: &Core,
+    deadline: Instant,
+    (trees, barriers): (bool, bool),
+    mut run: impl FnMut(Option<usize>) -> Result<f64, Error>,
+    in_network: impl Fn() -> bool,
+) -> Result<Option<SwitchCost>, Error> {
+    let mut agreed = 0;
+    let mut agree = |own: f64| {
+        // Each exchange has a number of its own, among those that no operation has.
+        agreed += 1;
+        with_probe(core, SEQUENCE - 1 - agreed, deadline, |probe| probe.worst(own))
+    };
+    if agree(if trees { 0.0 } else { 1.0 })? != 0.0 {
+        return Ok(None);
+    }
+    let mut median = |bytes: Option<usize>, count: usize| {
+        let times: Result<Vec<f64>, Error> = (0..count).map(|_| run(bytes)).collect();
+        let mut times = times?;
+        times.sort_by(f64::total_cmp);
+        Ok::<f64, Error>(times[times.len() / 2])
+    };
+    // The first one waits for the slowest rank, and finds no cache filled.
+    median(Some(WORD), 1)?;
+    let few = agree(median(Some(WORD), STEPS_FIRST as usize)?)?;
+    let many = if few > SLOW_S { 1 } else { STEPS as usize };
+    let latency_s = agree(median(Some(WORD), many)?)?.min(few).max(LATENCY_LEAST_S);
+    let barrier_s = match barriers {
+        true => Some(agree(median(None, many)?)?.max(LATENCY_LEAST_S)),
+        false => None,
+    };
+    let mut bytes = BYTES_FIRST;
+    let bytes_per_s = loop {
+        let seconds = agree(median(Some(bytes), 1)?)?;
+        if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
+            let again = agree(median(Some(bytes), 1)?)?;
+            let seconds = seconds.min(again);
+            let transfer = (seconds - latency_s).max(seconds / 2.0);
+            break (bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST);
+        }
+        bytes *= 4;
+    };
+    let elsewhere = agree(if in_network() { 0.0 } else { 1.0 })?;
+    Ok((elsewhere == 0.0).then_some(SwitchCost { latency_s, barrier_s, bytes_per_s }))
 }
 
 /// Whether `yes` is true at all ranks; the same result at all of them.

@@ -11,7 +11,7 @@ use netsum_topo::links::TreePlan;
 use serde::Serialize;
 
 use crate::Error;
-use crate::link_cost::LinkCost;
+use crate::link_cost::{LinkCost, SwitchCost};
 use crate::planned::Measured;
 
 /// The coordinator's latest decisions, read by callers.
@@ -88,6 +88,8 @@ pub struct HostStats {
     pub hosts_by: &'static str,
     /// Parameters of the cost model.
     pub link: LinkCost,
+    /// Those of switches, if they were measured.
+    pub switches: Option<SwitchCost>,
     /// Bytes sent to other ranks.
     pub host_bytes_tx: u64,
     /// Bytes received from other ranks.

@@ -9,15 +9,21 @@ use netsum_proto::Pattern;
 use netsum_topo::SumOrder;
 use netsum_wire::{Dtype, Format, Rank, ReduceOp};
 
-use crate::algorithm::{self, Allgather, Allreduce, Broadcast, Reduce, ReduceScatter};
+use crate::algorithm::{
+    self, ALLGATHER, ALLREDUCE, Allgather, Allreduce, BARRIER, BROADCAST, Broadcast, GatherShape,
+    REDUCE, REDUCE_SCATTER, Reduce, ReduceScatter, ScatterShape, SumShape,
+};
 use crate::combine::{Combine, conclude, own_copy, prepare};
 use crate::comm::Comm;
+use crate::link_cost::LinkCost;
 use crate::pieces::copy;
 
 /// One collective as a rank called it.
 pub(crate) enum Task {
     /// In place.
     Allreduce { dtype: Dtype, how: Combine, buffer: Buffer },
+    /// Several small buffers, in place, added as one: `together` is made of them.
+    AllreduceTogether { dtype: Dtype, how: Combine, parts: Vec<Buffer>, together: Buffer },
     /// In place at the root; the others' buffers do not change.
     Reduce { dtype: Dtype, how: Combine, buffer: Buffer, root: u32 },
     /// `inputs` by rank; `output` `None`: the own input.
@@ -26,6 +32,8 @@ pub(crate) enum Task {
     Broadcast { buffer: Buffer, root: u32 },
     /// `outputs` by rank.
     Allgather { input: Buffer, outputs: Vec<Buffer> },
+    /// Nothing but that all ranks have called it.
+    Barrier,
 }
 
 impl Task {
@@ -56,11 +64,12 @@ impl Task {
     pub(crate) fn format(&self) -> Format {
         match self {
             Task::Allreduce { dtype, how, .. }
+            | Task::AllreduceTogether { dtype, how, .. }
             | Task::Reduce { dtype, how, .. }
             | Task::ReduceScatter { dtype, how, .. } => {
                 Format { dtype: *dtype, op: how.reduce_op() }
             }
-            Task::Broadcast { .. } | Task::Allgather { .. } => COPIED,
+            Task::Broadcast { .. } | Task::Allgather { .. } | Task::Barrier => COPIED,
         }
     }
 
@@ -71,11 +80,12 @@ impl Task {
             parts.iter().map(|part| (part.len() / size) as u64).collect()
         };
         match self {
-            Task::Allreduce { .. } => Pattern::Allreduce,
+            Task::Allreduce { .. } | Task::AllreduceTogether { .. } => Pattern::Allreduce,
             Task::Reduce { root, .. } => Pattern::Reduce(Rank(*root)),
             Task::ReduceScatter { inputs, .. } => Pattern::ReduceScatter(elements(inputs)),
             Task::Broadcast { root, .. } => Pattern::Broadcast(Rank(*root)),
             Task::Allgather { outputs, .. } => Pattern::Allgather(elements(outputs)),
+            Task::Barrier => Pattern::Barrier,
         }
     }
 
@@ -83,17 +93,48 @@ impl Task {
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Task::Allreduce { buffer, .. }
+            | Task::AllreduceTogether { together: buffer, .. }
             | Task::Reduce { buffer, .. }
             | Task::Broadcast { buffer, .. } => buffer.len(),
             Task::ReduceScatter { inputs: parts, .. } | Task::Allgather { outputs: parts, .. } => {
                 parts.iter().map(Buffer::len).sum()
             }
+            Task::Barrier => 0,
         }
     }
 
     /// Elements as packets count them.
     pub(crate) fn numel(&self) -> u64 {
         (self.bytes() / self.format().dtype.size()) as u64
+    }
+
+    /// Seconds that hosts need, by the cost model. `named`: the algorithm of an operation that options name.
+    pub(crate) fn host_seconds<'a>(
+        &self,
+        link: &LinkCost,
+        order: Arc<SumOrder>,
+        named: impl Fn(&str) -> Option<&'a str>,
+    ) -> f64 {
+        let (format, bytes) = (self.format(), self.bytes());
+        let longest = |parts: &[Buffer]| parts.iter().map(Buffer::len).max().unwrap_or(0);
+        match self {
+            Task::Allreduce { .. } | Task::AllreduceTogether { .. } => {
+                ALLREDUCE.seconds(named("allreduce"), link, &SumShape { order, format, bytes })
+            }
+            Task::Reduce { .. } => {
+                REDUCE.seconds(named("reduce"), link, &SumShape { order, format, bytes })
+            }
+            Task::ReduceScatter { inputs, .. } => {
+                let shape = ScatterShape { order, format, longest: longest(inputs) };
+                REDUCE_SCATTER.seconds(named("reduce_scatter"), link, &shape)
+            }
+            Task::Broadcast { .. } => BROADCAST.seconds(named("broadcast"), link, &bytes),
+            Task::Allgather { outputs, .. } => {
+                let shape = GatherShape { longest: longest(outputs), all: bytes };
+                ALLGATHER.seconds(named("allgather"), link, &shape)
+            }
+            Task::Barrier => BARRIER.seconds(named("barrier"), link, &()),
+        }
     }
 
     /// Whether every part consists of whole elements of packets.
@@ -109,7 +150,10 @@ impl Task {
     /// Scales the values of a scaled sum, in copies where the caller's must not change.
     pub(crate) fn prepare(&mut self, rank: u32) {
         match self {
-            Task::Allreduce { dtype, how, buffer } => prepare(*how, *dtype, buffer),
+            Task::Allreduce { dtype, how, buffer }
+            | Task::AllreduceTogether { dtype, how, together: buffer, .. } => {
+                prepare(*how, *dtype, buffer);
+            }
             Task::Reduce { dtype, how, buffer, root } => {
                 if rank != *root
                     && let Some(copy) = own_copy(*how, buffer)
@@ -128,7 +172,7 @@ impl Task {
                     prepare(*how, *dtype, input);
                 }
             }
-            Task::Broadcast { .. } | Task::Allgather { .. } => {}
+            Task::Broadcast { .. } | Task::Allgather { .. } | Task::Barrier => {}
         }
     }
 
@@ -137,6 +181,7 @@ impl Task {
         let own = rank as usize;
         match self {
             Task::Allreduce { buffer, .. }
+            | Task::AllreduceTogether { together: buffer, .. }
             | Task::Reduce { buffer, .. }
             | Task::Broadcast { buffer, .. } => buffer.lend_all().into(),
             Task::ReduceScatter { output, inputs, .. } => {
@@ -152,13 +197,24 @@ impl Task {
                 copy(input, &mut outputs[own]);
                 Parts::new(outputs.iter_mut().map(Buffer::lend_all))
             }
+            Task::Barrier => Parts::new([]),
         }
     }
 
-    /// Divides the sum of an average by the number of ranks whose values it contains.
+    /// Divides the sum of an average by the number of ranks whose values it contains, and copies sums to where they
+    /// belong.
     pub(crate) fn conclude(&mut self, rank: u32, ranks: u32) {
         match self {
             Task::Allreduce { dtype, how, buffer } => conclude(*how, *dtype, buffer, ranks),
+            Task::AllreduceTogether { dtype, how, parts, together } => {
+                conclude(*how, *dtype, together, ranks);
+                let mut start = 0;
+                for part in parts {
+                    let end = start + part.len();
+                    part.write(0, together.slice(start..end));
+                    start = end;
+                }
+            }
             Task::Reduce { dtype, how, buffer, root } if *root == rank => {
                 conclude(*how, *dtype, buffer, ranks);
             }
@@ -166,14 +222,19 @@ impl Task {
                 let result = output.as_mut().unwrap_or(&mut inputs[rank as usize]);
                 conclude(*how, *dtype, result, ranks);
             }
-            Task::Reduce { .. } | Task::Broadcast { .. } | Task::Allgather { .. } => {}
+            Task::Reduce { .. }
+            | Task::Broadcast { .. }
+            | Task::Allgather { .. }
+            | Task::Barrier => {}
         }
     }
 
     /// The result, if all ranks have the same in one buffer.
     pub(crate) fn common_result(&self) -> Option<&Buffer> {
         match self {
-            Task::Allreduce { buffer, .. } | Task::Broadcast { buffer, .. } => Some(buffer),
+            Task::Allreduce { buffer, .. }
+            | Task::AllreduceTogether { together: buffer, .. }
+            | Task::Broadcast { buffer, .. } => Some(buffer),
             _ => None,
         }
     }
@@ -186,7 +247,8 @@ impl Task {
     ) -> Result<(), MeshError> {
         let format = self.format();
         match self {
-            Task::Allreduce { buffer, .. } => {
+            Task::Allreduce { buffer, .. }
+            | Task::AllreduceTogether { together: buffer, .. } => {
                 let buffer = buffer.lend_all();
                 algorithm::allreduce(comm, &mut Allreduce { order, format, buffer })?;
             }
@@ -210,6 +272,7 @@ impl Task {
                 let outputs = outputs.iter_mut().map(Buffer::lend_all).collect();
                 algorithm::allgather(comm, &mut Allgather { input: input.lend_all(), outputs })?;
             }
+            Task::Barrier => algorithm::barrier(comm)?,
         }
         comm.finish()?;
         self.conclude(comm.rank(), comm.size());

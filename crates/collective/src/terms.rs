@@ -30,6 +30,11 @@ impl Terms {
         Terms { waits: true, ..timeout.into() }
     }
 
+    /// The same for a caller that goes on: it waits for several operations together.
+    pub(crate) fn in_background(self) -> Terms {
+        Terms { waits: false, ..self }
+    }
+
     /// An operation on the caller's thread fails soon after `interrupted` returns true.
     pub fn unless(self, interrupted: fn() -> bool) -> Terms {
         Terms { here: Here { interrupted }, ..self }

@@ -126,6 +126,33 @@ impl Work {
         work
     }
 
+    /// Ends when all of `works` have; its error is the first of theirs.
+    pub(crate) fn of_all(works: Vec<Work>) -> Work {
+        if let [work] = works.as_slice() {
+            return work.clone();
+        }
+        let called = works.iter().map(Work::called).min().unwrap_or_else(Instant::now);
+        let all = Work::new(OperationSummary::Other(format!("{} operations", works.len())), called);
+        if works.is_empty() {
+            all.complete(Ok(()));
+        }
+        let left = Arc::new(Mutex::new((works.len(), Ok(()))));
+        for work in works {
+            let (all, left, one) = (all.clone(), left.clone(), work.clone());
+            work.on_done(move || {
+                let mut left = left.lock();
+                left.0 -= 1;
+                if let (Ok(()), Some(error)) = (&left.1, one.error()) {
+                    left.1 = Err(error);
+                }
+                let outcome = (left.0 == 0).then(|| left.1.clone());
+                drop(left);
+                outcome.into_iter().for_each(|outcome| all.complete(outcome));
+            });
+        }
+        all
+    }
+
     /// Blocks until the operation is done, at most `timeout`. A timeout here leaves the operation running.
     #[inline]
     pub fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {

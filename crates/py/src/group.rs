@@ -88,6 +88,23 @@ impl Group {
         ended_or_not(py, here, py.detach(|| self.0.allreduce(buffer, dtype, how, terms)))
     }
 
+    /// Sums of several buffers, as (address, elements) each; small ones travel together. The Work ends with the last.
+    fn allreduce_all(
+        &self,
+        py: Python<'_>,
+        buffers: Vec<Span>,
+        dtype: &str,
+        op: &str,
+        factor: f64,
+        timeout_s: f64,
+    ) -> PyResult<Work> {
+        let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
+        let buffers = buffers.into_iter().map(|(ptr, numel)| elements(py, ptr, numel, dtype));
+        let buffers = buffers.collect::<PyResult<Vec<Buffer>>>()?;
+        let terms = terms(timeout_s, false)?;
+        Ok(Work(py.detach(|| self.0.allreduce_all(buffers, dtype, how, terms))))
+    }
+
     #[pyo3(signature = (ptr, numel, dtype, op, factor, root, timeout_s, here=false))]
     fn reduce(
         &self,

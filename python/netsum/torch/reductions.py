@@ -41,7 +41,16 @@ class Reductions:
         engine = self.engine
         op, factor = operation_of(opts.reduceOp)
         staging = Staging()
-        parts = [_allreduce(engine, staging, tensor, op, factor, opts) for tensor in tensors]
+        # Of each type, in the order of the first tensor: the same at all ranks.
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for tensor in tensors:
+            address, count, name = elements(staging.update(tensor, "allreduce"), "allreduce", op)
+            spans.setdefault(name, []).append((address, count))
+        seconds = engine.seconds(opts)
+        parts = [
+            engine.core_for(staging, opts).allreduce_all(each, name, op, factor, seconds)
+            for name, each in spans.items()
+        ]
         return engine.start_or_wait(parts, staging, tensors, opts)
 
     def allreduce_sparse(self, tensors: Any, opts: Any) -> Any:

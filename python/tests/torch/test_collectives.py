@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 import netsum
+from netsum.torch import stats
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 INTEGERS = [torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64]
@@ -146,6 +147,32 @@ def test_all_to_all(ranks):
         out = torch.empty(sum(taken), 2)
         dist.all_to_all_single(out, torch.full((sum(given), 2), float(rank)), taken, given)
         assert out[:, 0].tolist() == [float(r) for r in range(size) for _ in range(rank + 1)]
+
+    ranks(body, 3)
+
+
+def test_small_sums_that_are_called_together_are_one_operation(ranks):
+    def body(rank, size):
+        def operations():
+            return stats()["operations"]
+
+        whole = [torch.arange(n) for n in range(1, 200)]
+        floats = [each.to(torch.float32) * (rank + 1) for each in whole]
+        numbers = [each * (rank + 1) for each in whole]
+        # Copied for its gaps; and too large to be copied.
+        gaps, large = torch.zeros(20, 2)[:, 0] + rank, torch.full((100_000,), float(rank))
+        before = operations()
+        with dist._coalescing_manager():
+            for tensor in [*floats, gaps, *numbers, large]:
+                dist.all_reduce(tensor)
+        assert operations() - before == 3
+        factor = size * (size + 1) // 2
+        assert all(torch.equal(x, each * factor) for x, each in zip(floats, whole, strict=True))
+        assert all(torch.equal(x, each * factor) for x, each in zip(numbers, whole, strict=True))
+        assert (gaps == factor - size).all() and (large == factor - size).all()
+        averages = [torch.full((3,), rank + 1.0), torch.full((5,), 2.0 * rank)]
+        dist.all_reduce_coalesced(averages, dist.ReduceOp.AVG)
+        assert (averages[0] == factor / size).all() and (averages[1] == 2 * (factor / size - 1)).all()
 
     ranks(body, 3)
 

@@ -70,6 +70,11 @@ impl<R: Request + 'static> Registry<R> {
         chosen.expect("one algorithm of every operation can do every request")
     }
 
+    /// Seconds of the algorithm that would be chosen.
+    pub(crate) fn seconds(&self, wanted: Option<&str>, link: &LinkCost, shape: &R::Shape) -> f64 {
+        (self.choose(wanted, link, shape).cost)(link, shape).unwrap_or(f64::INFINITY)
+    }
+
     /// Runs the request by the algorithm that all ranks choose alike.
     pub(crate) fn run(&self, comm: &mut Comm<'_>, request: &mut R) -> Result<(), MeshError> {
         if comm.size() == 1 {

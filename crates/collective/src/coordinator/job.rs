@@ -8,7 +8,7 @@ use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::{Pattern, supports};
 use netsum_wire::{Format, Rank};
 
-use super::State;
+use super::{Caller, State};
 use crate::Error;
 use crate::comm::Comm;
 use crate::queue::{Body, Job};
@@ -96,7 +96,13 @@ impl State {
         if let Some(job) = self.jobs.get_mut(&operation.submission.id) {
             job.state = JobState::Trees;
         }
-        driver.submit(operation);
+        match self.caller {
+            Caller::GoesOn => driver.submit(operation),
+            Caller::Helps | Caller::HasGiven => {
+                driver.submit_for_help(operation);
+                self.caller = Caller::HasGiven;
+            }
+        }
     }
 
     /// Gives a job to the host queue: the rest of it from trees with such fragments, or all.
@@ -150,7 +156,17 @@ impl State {
 
     /// Completes a job of which the driver has all results.
     pub(super) fn done(&mut self, id: u64, missing: u64) {
-        let Some(mut job) = self.jobs.remove(&id) else { return };
+        let Some(job) = self.take_done(id, missing) else { return };
+        job.end(Ok(()));
+        if !std::mem::replace(&mut self.plan_works, true) {
+            // The controller waits for the first results of a plan that avoids a fault.
+            self.heartbeat();
+        }
+    }
+
+    /// Takes a job of which the driver has all results; its caller has not been told.
+    pub(super) fn take_done(&mut self, id: u64, missing: u64) -> Option<TreeJob> {
+        let mut job = self.jobs.remove(&id)?;
         let ranks = (self.core.size - missing.count_ones()).max(1);
         job.task.conclude(self.core.rank, ranks);
         if let Some(result) = job.task.common_result() {
@@ -161,11 +177,7 @@ impl State {
             true => self.core.ledger.complete(id),
             false => self.core.ledger.retire(id),
         }
-        job.end(Ok(()));
-        if !std::mem::replace(&mut self.plan_works, true) {
-            // The controller waits for the first results of a plan that avoids a fault.
-            self.heartbeat();
-        }
+        Some(job)
     }
 
     /// Checks deadlines of jobs on trees and of waiting jobs; the host queue checks its own.

@@ -3,6 +3,10 @@
 //! All collectives that switches support pass through it, in the order of calls, even while the plan has no trees: then
 //! they run on a separate host queue. So a rank that calls an operation before a change of plan, and one that calls it
 //! after, put it on the same path.
+//!
+//! Small operations begin on the caller's thread and end on the data thread while no hand-over is in progress: waking
+//! the coordinator twice would take longer than the switches. Both only *try* to lock the coordinator's state, and leave
+//! the operation to its thread if they cannot: it waits for the data thread, and for the lock of the caller, in turn.
 
 mod disputes;
 mod handover;
@@ -10,8 +14,8 @@ mod job;
 mod mesh_handler;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -88,6 +92,9 @@ pub(crate) struct Fabric {
 /// Handle to the thread.
 pub(crate) struct Coordinator {
     events: Sender<Event>,
+    state: Arc<Mutex<State>>,
+    /// Operations in `events`.
+    queued: Arc<AtomicUsize>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -115,11 +122,12 @@ impl Coordinator {
             mode: Mode::Leaderless,
             timeout_ns: HANDOVER_PATIENCE.as_nanos() as u64,
         };
+        let queued: Arc<AtomicUsize> = Arc::default();
         let state = State {
             core,
-            events,
+            caller: Caller::default(),
+            queued: queued.clone(),
             driver,
-            driver_events,
             client,
             queue,
             status,
@@ -135,8 +143,44 @@ impl Coordinator {
             plan_works: false,
             disputes: Disputes::default(),
         };
-        let thread = spawn("netsum-group", move || state.run())?;
-        Ok((Coordinator { events: sender, thread: Mutex::new(Some(thread)) }, settled))
+        let driver = state.driver.clone();
+        let state = Arc::new(Mutex::new(state));
+        if let Some(driver) = driver {
+            let state = Arc::downgrade(&state);
+            driver.hand_events_to(move |event| State::end_at_once(&state, event));
+        }
+        let shared = state.clone();
+        let thread = spawn("netsum-group", move || State::run(&shared, &events, &driver_events))?;
+        let thread = Mutex::new(Some(thread));
+        Ok((Coordinator { events: sender, state, queued, thread }, settled))
+    }
+
+    /// Begins a collective. The caller holds the lock under which operations are numbered, so they begin in that order.
+    /// `helps`: it will do nothing but wait. True if it must then call [`WorkerDriver::help`], without that lock.
+    pub(crate) fn submit(&self, job: TreeJob, helps: bool) -> bool {
+        match self.submit_at_once(job, helps) {
+            Ok(given) => given,
+            Err(job) => {
+                self.queued.fetch_add(1, Ordering::Relaxed);
+                self.send(Event::Submit(*job));
+                false
+            }
+        }
+    }
+
+    /// Begins a small collective on this thread; returns it if that is not possible now.
+    fn submit_at_once(&self, job: TreeJob, helps: bool) -> Result<bool, Box<TreeJob>> {
+        if job.task.bytes() > AT_ONCE_MAX {
+            return Err(Box::new(job));
+        }
+        let Some(mut state) = self.state.try_lock() else { return Err(Box::new(job)) };
+        // Earlier operations begin first.
+        if self.queued.load(Ordering::Relaxed) > 0 || !state.is_steady() {
+            return Err(Box::new(job));
+        }
+        state.caller = if helps { Caller::Helps } else { Caller::GoesOn };
+        state.submit(job);
+        Ok(std::mem::take(&mut state.caller) == Caller::HasGiven)
     }
 
     pub(crate) fn send(&self, event: Event) {
@@ -174,11 +218,22 @@ fn forward(
     spawn("netsum-notices", body).map(drop)
 }
 
+/// Whether a caller that submits an operation does the data thread's work until the end of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Caller {
+    #[default]
+    GoesOn,
+    Helps,
+    /// It does, and the driver has got the operation without being rung for.
+    HasGiven,
+}
+
 struct State {
     core: Arc<Core>,
-    events: Receiver<Event>,
+    caller: Caller,
+    /// Operations that the thread has not begun yet.
+    queued: Arc<AtomicUsize>,
     driver: Option<Arc<WorkerDriver>>,
-    driver_events: Receiver<worker::Event>,
     client: Option<WorkerClient>,
     /// Runs operations that the trees cannot run now.
     queue: OpQueue,
@@ -204,33 +259,68 @@ struct State {
 }
 
 impl State {
-    fn run(mut self) {
-        let events = self.events.clone();
-        let driver_events = self.driver_events.clone();
+    fn run(
+        shared: &Mutex<State>,
+        events: &Receiver<Event>,
+        driver_events: &Receiver<worker::Event>,
+    ) {
         loop {
             select! {
                 recv(events) -> event => match event {
                     Ok(Event::Close) | Err(_) => break,
-                    Ok(event) => self.take(event),
+                    Ok(event) => shared.lock().take(event),
                 },
                 recv(driver_events) -> event => match event {
-                    Ok(event) => self.take_driver(event),
-                    Err(_) => self.fail(Error::Internal("the data thread has ended".into())),
+                    Ok(event) => shared.lock().take_driver(event),
+                    Err(_) => {
+                        shared.lock().fail(Error::Internal("the data thread has ended".into()));
+                    }
                 },
                 default(TICK) => {}
             }
-            self.tick();
+            shared.lock().tick();
         }
-        self.fail(Error::Closed(self.core.name.clone()));
-        self.queue.close();
-        if let Some(client) = self.client.take() {
+        let mut state = shared.lock();
+        let closed = Error::Closed(state.core.name.clone());
+        state.fail(closed);
+        state.queue.close();
+        if let Some(client) = state.client.take() {
             client.leave();
         }
+        // The data thread may hold the state for a moment longer, and cannot end itself.
+        let driver = state.driver.take();
+        drop(state);
+        drop(driver);
+    }
+
+    /// Ends a small operation of which the data thread, which calls this, has all results; returns the event for the
+    /// coordinator's thread if that must handle it.
+    fn end_at_once(state: &Weak<Mutex<State>>, event: worker::Event) -> Option<worker::Event> {
+        let worker::Event::Done { id, missing } = event else { return Some(event) };
+        let Some(shared) = state.upgrade() else { return Some(event) };
+        let job = shared.try_lock().and_then(|mut state| {
+            let small = state.jobs.get(&id).is_some_and(|job| job.task.bytes() <= AT_ONCE_MAX);
+            // The first operation of a plan is reported to the controller.
+            (small && state.plan_works).then(|| state.take_done(id, missing)).flatten()
+        });
+        match job {
+            Some(job) => job.end(Ok(())),
+            None => return Some(event),
+        }
+        None
+    }
+
+    /// Whether operations go to their paths without waiting.
+    fn is_steady(&self) -> bool {
+        self.core.failure().is_none() && !self.machine.is_under_way()
     }
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Submit(job) => self.submit(job),
+            Event::Submit(job) => {
+                self.submit(job);
+                self.queued.fetch_sub(1, Ordering::Relaxed);
+            }
             Event::Control { from, key, bytes } => self.control(from, key, bytes),
             Event::Differs(sequence) => self.compare(sequence),
             Event::MeshFailed(reason) => {
@@ -404,6 +494,9 @@ impl State {
     }
 }
 
+/// Longer operations take their time in the network: the caller's thread and the data thread have other things to do than
+/// to scale their values.
+const AT_ONCE_MAX: usize = 64 << 10;
 /// Precision of deadlines and of the detection of silence.
 const TICK: Duration = Duration::from_millis(50);
 /// Interval of statistics to the controller.

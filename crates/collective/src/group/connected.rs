@@ -10,11 +10,11 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::call::Call;
 use crate::comm::Comm;
-use crate::coordinator::{Coordinator, Event, JobState, TreeJob};
+use crate::coordinator::Coordinator;
 use crate::core::Core;
 use crate::deadline::after;
 use crate::hosts::Hosts;
-use crate::link_cost::LinkCost;
+use crate::link_cost::{LinkCost, SwitchCost};
 use crate::planned::session::Session;
 use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
@@ -33,6 +33,8 @@ pub(crate) struct Connected {
     pub(crate) status: Arc<Mutex<Status>>,
     /// Whether switches may do other collectives than allreduce.
     pub(super) all_collectives: bool,
+    /// Costs of the switches, which decide what they do; `None`: a threshold does.
+    pub(super) switch_cost: Option<SwitchCost>,
     /// Whether no collective sends messages: all ranks share memory, and no other path exists.
     pub(super) silent: bool,
 }
@@ -43,7 +45,7 @@ pub(super) struct Issued<'a> {
     pub(super) fingerprint: u32,
     pub(super) deadline: Instant,
     pub(super) work: Work,
-    here: Option<Here>,
+    pub(super) here: Option<Here>,
     /// Held until the operation is queued: operations are numbered and queued in the same order.
     pub(super) turn: MutexGuard<'a, QueueState>,
 }
@@ -92,28 +94,13 @@ impl Connected {
     /// Does a collective by switches if they can, and else between the hosts.
     pub(super) fn on_network(&self, issued: Issued<'_>, mut task: Task) {
         if self.is_for_switches(&task) {
-            let Issued { sequence, fingerprint, deadline, work, turn: _turn, .. } = issued;
-            let state = JobState::Waiting;
-            let job = TreeJob { sequence, fingerprint, task, deadline, work, state };
-            return self.coordinator.send(Event::Submit(job));
+            return self.give_to_switches(issued, task);
         }
         let order = self.core.order.load_full();
         self.on_host(issued, move |comm| {
             task.prepare(comm.rank());
             task.run(comm, order)
         });
-    }
-
-    /// Whether a collective goes through the coordinator's queue; the same at all ranks, whatever plan they have at the
-    /// moment.
-    fn is_for_switches(&self, task: &Task) -> bool {
-        let bytes = task.bytes();
-        let large = self.core.min_bytes.get().is_some_and(|&least| bytes as u64 >= least);
-        let supported = match task {
-            Task::Allreduce { .. } => true,
-            _ => self.all_collectives && task.is_whole(),
-        };
-        large && supported && task.format().in_network() && bytes > 0 && self.core.size > 1
     }
 
     /// The session for an allreduce of `bytes`, if the group's tree plan carries it.
@@ -139,6 +126,7 @@ impl Connected {
         let hosts = HostStats {
             hosts_by,
             link,
+            switches: self.switch_cost,
             host_bytes_tx: sent,
             host_bytes_rx: received,
             host_strangers: self.core.mesh.unknown_senders(),

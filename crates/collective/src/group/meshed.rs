@@ -77,7 +77,7 @@ impl Meshed {
         let by_default = config.options.algorithms.is_empty() && !waits && session.is_none();
         let silent = hosts.is_one() && by_default;
         let all_collectives = waits && config.options.all_collectives;
-        let connected = Connected {
+        let mut connected = Connected {
             core,
             queue,
             hosts,
@@ -86,6 +86,7 @@ impl Meshed {
             driver,
             status,
             all_collectives,
+            switch_cost: None,
             silent,
         };
         if waits {
@@ -96,10 +97,14 @@ impl Meshed {
                     config.controller.as_deref().unwrap_or_default()
                 )))
             });
-            if let Err(error) = first_plan {
-                connected.coordinator.close();
-                connected.queue.close();
-                return Err(error);
+            let measured = first_plan.and_then(|()| connected.measure_switches(context));
+            match measured {
+                Ok(cost) => connected.switch_cost = cost,
+                Err(error) => {
+                    connected.coordinator.close();
+                    connected.queue.close();
+                    return Err(error);
+                }
             }
         }
         Ok(connected)

@@ -1,5 +1,6 @@
 //! A group of ranks: the interface for frameworks.
 
+mod choice;
 mod connected;
 mod context;
 mod joining;
@@ -100,12 +101,18 @@ impl Group {
         Ok(connected.link())
     }
 
-    /// The algorithm of the host path for an operation of `bytes` per rank, and the reason; see [`crate::explain`].
+    /// The way of an operation of `bytes` per rank, and the reason; see [`crate::explain`]. Switches are among the ways
+    /// if their costs were measured.
     pub fn explain(&self, operation: &str, format: Format, bytes: usize) -> Result<Choice, Error> {
-        let link = self.link()?;
-        let order = self.connected.load().as_ref().map(|c| c.core.order.load_full());
+        let connected = self.connected.load_full();
+        let connected = connected.ok_or_else(|| Error::Closed(self.config.name.clone()))?;
+        let order = connected.core.order.load_full();
         let wanted = self.config.options.algorithms.get(operation).map(String::as_str);
-        explain(&link, operation, format, bytes, order, wanted)
+        let hosts = explain(&connected.link(), operation, format, bytes, Some(order), wanted)?;
+        match format.in_network() {
+            true => Ok(connected.with_switches(operation, bytes, hosts)),
+            false => Ok(hosts),
+        }
     }
 
     /// The group and its last operations, oldest first; `None` if it is not connected. `why`: the reason for recording.

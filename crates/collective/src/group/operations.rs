@@ -4,7 +4,7 @@ use std::borrow::{Borrow, BorrowMut};
 use std::sync::Arc;
 
 use netsum_net::Buffer;
-use netsum_wire::{Dtype, Format};
+use netsum_wire::{Dtype, Format, Protocol};
 
 use super::Group;
 use super::connected::{Connected, Issued};
@@ -18,6 +18,10 @@ use crate::task::Task;
 use crate::terms::Terms;
 use crate::work::Work;
 use crate::{Error, algorithm, point};
+
+/// Buffers of at most so many bytes are added with others: some ten packets, beside which a header more or less and the
+/// copy do not count.
+const TOGETHER_MAX: usize = 16 << 10;
 
 impl Group {
     /// Reduces the buffers of all ranks in place, as `how` specifies. `buffer`: a buffer, or a reference to one.
@@ -46,6 +50,57 @@ impl Group {
             }
             connected.on_network(issued, Task::Allreduce { dtype, how, buffer });
         })
+    }
+
+    /// As [`Group::allreduce`] of every buffer; ends with the last of them. Small buffers are added as one, so that
+    /// neighbours share packets. Which ones depends on nothing but their sizes and the group's options, on which all
+    /// ranks agree.
+    pub fn allreduce_all(
+        &self,
+        buffers: Vec<Buffer>,
+        dtype: Dtype,
+        how: Combine,
+        terms: impl Into<Terms>,
+    ) -> Work {
+        let terms = terms.into().in_background();
+        let joins = |buffer: &Buffer| buffer.len() <= TOGETHER_MAX && self.adds_together(dtype);
+        let (mut small, large): (Vec<Buffer>, Vec<Buffer>) = buffers.into_iter().partition(joins);
+        let alone = |buffer| self.allreduce(buffer, dtype, how, terms);
+        let mut works: Vec<Work> = large.into_iter().map(alone).collect();
+        if small.len() > 1 {
+            works.push(self.allreduce_together(small, dtype, how, terms));
+        } else {
+            works.extend(small.pop().map(alone));
+        }
+        Work::of_all(works)
+    }
+
+    fn allreduce_together(
+        &self,
+        parts: Vec<Buffer>,
+        dtype: Dtype,
+        how: Combine,
+        terms: Terms,
+    ) -> Work {
+        let counts = parts.iter().map(|part| (part.len() / dtype.size()) as u64).collect();
+        let call = Call::AllreduceTogether { dtype, counts, how };
+        self.start(call, terms, Some((dtype, how)), move |connected, issued| {
+            let len = parts.iter().map(Buffer::len).sum();
+            let mut bytes = Vec::with_capacity(len);
+            parts.iter().for_each(|part| bytes.extend_from_slice(part.slice(0..part.len())));
+            let together = Buffer::from_vec(bytes);
+            let task = Task::AllreduceTogether { dtype, how, parts, together };
+            connected.on_network(issued, task);
+        })
+    }
+
+    /// Whether a value's sum is the same beside other values. Those of slots share an exponent per packet, so that
+    /// gradients of another layer would cost them bits; and a tree plan has chunks of its own.
+    fn adds_together(&self, dtype: Dtype) -> bool {
+        let float = matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16);
+        let panama = self.config.options.protocol == Protocol::Panama.name();
+        let exact = self.config.controller.is_none() || panama;
+        (exact || !float) && self.config.plan.is_none()
     }
 
     /// Sums the buffers of all ranks in the root's; the other ranks' buffers are unchanged.
@@ -185,8 +240,8 @@ impl Group {
         if let Some(work) = self.at_once(&call, terms, None) {
             return work;
         }
-        self.start(call, terms, None, move |connected, issued| {
-            connected.on_host(issued, algorithm::barrier);
+        self.start(call, terms, None, |connected, issued| {
+            connected.on_network(issued, Task::Barrier);
         })
     }
 

@@ -1,6 +1,7 @@
-//! Reduce-scatter, all-gather, broadcast and reduce by switches, on copies of the trees.
+//! Reduce-scatter, all-gather, broadcast, reduce and barrier by switches, on copies of the trees.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 use netsum_collective::{Buffer, Combine, Dtype, Group, GroupConfig, Options, ReduceOp, Work};
 
@@ -109,6 +110,39 @@ fn allreduce(group: &Group, rank: u32, n: usize, salt: u64) -> Pending {
     Pending { what, work, result, expected, inputs: Vec::new(), before: Vec::new() }
 }
 
+/// A barrier that must not end before all ranks have begun their `round`th.
+fn barrier(group: &Group, come: &AtomicU32, round: u32) {
+    come.fetch_add(1, Ordering::SeqCst);
+    group.barrier(SOON).wait(None).unwrap();
+    let come = come.load(Ordering::SeqCst);
+    assert!(come >= round * RANKS, "{come} calls before the end of barrier {round}");
+}
+
+#[test]
+fn no_rank_leaves_a_barrier_of_switches_before_the_last_has_come() {
+    let world = World::new();
+    let come = AtomicU32::new(0);
+    let traffic = with_group(
+        RANKS,
+        |rank| config(&world, rank),
+        |rank, group| {
+            let before = stats(group);
+            for round in 1..=40 {
+                if round % RANKS == rank {
+                    // Whoever does not wait for this rank has time to show it.
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                barrier(group, &come, round);
+            }
+            let after = stats(group);
+            assert_eq!(after["network_operations"], 40, "{after}");
+            let sent = |stats: &serde_json::Value| stats["host_bytes_tx"].as_u64().unwrap();
+            sent(&after) - sent(&before)
+        },
+    );
+    assert_eq!(traffic, [0; RANKS as usize], "the ranks send each other nothing");
+}
+
 #[test]
 fn every_rank_gets_its_part_through_switches() {
     let world = World::new();
@@ -160,6 +194,12 @@ fn every_rank_gets_its_part_through_switches() {
 /// All ranks keep operations of all kinds in flight until stopped, and check each.
 fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
     for round in 0.. {
+        // Nobody has come further than this round, and all have ended the last one.
+        let ended = done.load(Ordering::SeqCst);
+        assert!(ended <= RANKS * (round as u32 + 1), "{ended} rounds have ended in round {round}");
+        group.barrier(SOON).wait(None).unwrap();
+        let ended = done.load(Ordering::SeqCst);
+        assert!(ended >= RANKS * round as u32, "{ended} rounds before the end of barrier {round}");
         let mut stop = buffer(&u32::from(enough.load(Ordering::Relaxed)).to_le_bytes());
         let max = Combine::Plain(ReduceOp::Max);
         group.allreduce(&mut stop, Dtype::I32, max, SOON).wait(None).unwrap();
@@ -177,7 +217,7 @@ fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
             allgather(group, rank, n, 6 * round + 2),
         ];
         pending.into_iter().for_each(Pending::check);
-        done.fetch_add(1, Ordering::Relaxed);
+        done.fetch_add(1, Ordering::SeqCst);
     }
 }
 

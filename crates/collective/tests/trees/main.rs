@@ -8,7 +8,7 @@ mod world;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp};
+use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp, Terms};
 use support::{SOON, buffer, bytes, values, with_group};
 use world::{RANKS, SUM, World, check, expected, stats, wait_for};
 
@@ -34,6 +34,100 @@ fn trees_and_hosts_give_the_same_bits() {
         assert_eq!(stats["trees"].as_array().unwrap().len(), 2);
         assert!(stats["trees"][0]["results"].as_u64().unwrap() > 100, "{stats}");
     });
+}
+
+/// A sum whose caller does the data thread's work.
+fn check_here(group: &Group, rank: u32, n: usize, salt: u64) {
+    let mut buffer = buffer(&values(Dtype::F32, n, rank, salt));
+    group.allreduce(&mut buffer, Dtype::F32, SUM, Terms::here(SOON)).wait(None).unwrap();
+    let expected = expected(Dtype::F32, ReduceOp::Sum, n, salt);
+    assert!(bytes(&buffer) == expected, "rank {rank}, sum #{salt} here");
+}
+
+#[test]
+fn callers_that_wait_do_the_work_of_the_data_thread_beside_operations_of_others() {
+    let world = World::new();
+    world.run(|rank, group| {
+        for salt in 0..100 {
+            check_here(group, rank, 300 + salt as usize, salt);
+        }
+        for salt in 0..20 {
+            // The caller goes on while the first is in flight, waits for the second, and leaves the first to the thread.
+            let n = 100_000;
+            let mut large = buffer(&values(Dtype::F32, n, rank, salt));
+            let work = group.allreduce(&mut large, Dtype::F32, SUM, SOON);
+            check_here(group, rank, 301, salt + 1000);
+            if salt % 3 == 0 {
+                // Another rank is late: the others wait in the call.
+                std::thread::sleep(Duration::from_millis(u64::from(rank == salt as u32 % RANKS) * 15));
+            }
+            check_here(group, rank, 302, salt + 2000);
+            work.wait(None).unwrap();
+            assert!(bytes(&large) == expected(Dtype::F32, ReduceOp::Sum, n, salt), "#{salt}");
+        }
+        let stats = stats(group);
+        assert_eq!(stats["network_operations"], 160, "{stats}");
+    });
+}
+
+/// Sums of several buffers at once, checked bit for bit; `sizes` in elements.
+fn check_all(group: &Group, rank: u32, dtype: Dtype, sizes: &[usize], salt: u64) {
+    let of = |number: usize| salt + 1000 * number as u64;
+    let mut buffers: Vec<_> =
+        sizes.iter().enumerate().map(|(i, n)| buffer(&values(dtype, *n, rank, of(i)))).collect();
+    let work = group.allreduce_all(support::lent(&mut buffers), dtype, SUM, SOON);
+    work.wait(None).unwrap();
+    for (number, (buffer, n)) in buffers.iter().zip(sizes).enumerate() {
+        let expected = expected(dtype, ReduceOp::Sum, *n, of(number));
+        assert!(bytes(buffer) == expected, "buffer {number} of {n} {dtype}");
+    }
+}
+
+#[test]
+fn small_sums_share_packets_and_have_their_own_bits() {
+    let world = World::new();
+    // Gradients of 1 to 1,000 elements, and two that are too large to be copied.
+    let mut sizes: Vec<usize> = (0..300).map(|number| 1 + number * 37 % 1000).collect();
+    let elements: usize = sizes.iter().sum();
+    sizes.insert(100, 30_000);
+    sizes.push(20_000);
+    world.run(|rank, group| {
+        let results = || {
+            let stats = stats(group);
+            let trees = stats["trees"].as_array().unwrap();
+            trees.iter().map(|tree| tree["results"].as_u64().unwrap()).sum::<u64>()
+        };
+        for (salt, dtype) in [Dtype::F32, Dtype::Bf16, Dtype::I64].into_iter().enumerate() {
+            check_all(group, rank, dtype, &sizes, salt as u64);
+        }
+        let before = results();
+        check_all(group, rank, Dtype::F32, &sizes[..100], 7);
+        check_all(group, rank, Dtype::F32, &sizes[101..301], 8);
+        // Packets hold some hundred elements.
+        let packets = results() - before;
+        assert!(packets <= elements as u64 / 300 + 4, "{packets} packets for {elements} elements");
+        let mut averages: Vec<_> = (1..=3).map(|n| buffer(&[rank as f32; 3].map(|x| x * n as f32).map(f32::to_le_bytes).concat())).collect();
+        let lent = support::lent(&mut averages);
+        group.allreduce_all(lent, Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
+        for (n, average) in (1..=3).zip(&averages) {
+            assert_eq!(bytes(average), [1.5f32 * n as f32; 3].map(f32::to_le_bytes).concat());
+        }
+        group.allreduce_all(Vec::new(), Dtype::F32, SUM, SOON).wait(None).unwrap();
+    });
+}
+
+#[test]
+fn groups_of_other_sizes_are_an_error_that_names_the_rank() {
+    let world = World::new();
+    let errors = world.run(|rank, group| {
+        let sizes: &[usize] = if rank == 2 { &[400, 300] } else { &[300, 400] };
+        let mut buffers: Vec<_> = sizes.iter().map(|n| buffer(&vec![0; 4 * n])).collect();
+        let work = group.allreduce_all(support::lent(&mut buffers), Dtype::F32, SUM, SOON);
+        work.wait(Some(SOON)).unwrap_err().to_string()
+    });
+    for text in errors {
+        assert!(text.contains("rank 2 called allreduce float32[700] sum of 2 tensors"), "{text}");
+    }
 }
 
 #[test]
@@ -135,6 +229,8 @@ fn keep_summing(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32)
                 (salt, n, buffer, work)
             })
             .collect();
+        check_all(group, rank, Dtype::F32, &[1, 800, 77, 5000, 300], salt);
+        check_here(group, rank, 1000, salt);
         for (salt, n, buffer, work) in works {
             work.wait(None).unwrap();
             let expected = expected(Dtype::F32, ReduceOp::Sum, n, salt);

@@ -116,6 +116,17 @@ impl Socket {
         self.poll_for(libc::POLLIN, Some(wake), timeout)
     }
 
+    /// Sleeps until `wake` is rung or `timeout` has passed.
+    pub fn wait_for(&self, wake: &Wake, timeout: Duration) {
+        self.poll_for(0, Some(wake), timeout);
+    }
+
+    /// Sleeps until a packet arrives, with `room` the send buffer is half empty, or `timeout` has passed.
+    pub fn wait_alone(&self, room: bool, timeout: Duration) {
+        let events = if room { libc::POLLIN | libc::POLLOUT } else { libc::POLLIN };
+        self.poll_for(events, None, timeout);
+    }
+
     /// As `wait`, and at most until the send buffer is half empty.
     pub fn wait_or_send(&self, wake: &Wake, timeout: Duration) {
         self.poll_for(libc::POLLIN | libc::POLLOUT, Some(wake), timeout);
@@ -181,7 +192,8 @@ impl Socket {
         let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
         // A negative descriptor is one that poll skips.
         let wake_fd = wake.map_or(-1, Wake::fd);
-        let mut fds = [entry(self.fd(), events), entry(wake_fd, libc::POLLIN)];
+        let own_fd = if events == 0 { -1 } else { self.fd() };
+        let mut fds = [entry(own_fd, events), entry(wake_fd, libc::POLLIN)];
         let timeout = libc::timespec {
             tv_sec: timeout.as_secs().min(3600) as libc::time_t,
             tv_nsec: timeout.subsec_nanos().into(),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use netsum_proto::{Secrets, Time, Worker, WorkerTags};
+use netsum_proto::{Secrets, Time, Worker, WorkerConfig, WorkerTags};
 
 use super::retained::Retained;
 use super::{TreeOperation, WorkerPlan};
@@ -14,6 +14,9 @@ pub(super) struct Epoch {
     pub(super) retained: Retained,
     /// Whether sending and accepting have stopped.
     pub(super) frozen: bool,
+    /// Whether no packet matters while no operation is active. Servers of other protocols ask for contributions to what
+    /// is done here, and switches that do not wait for all ranks send sums of what is not submitted yet.
+    pub(super) quiet: bool,
     pub(super) tags: WorkerTags,
     /// Senders of the results of each tree, to which its packets go. Each tree has trains of its own, also where several
     /// have the same switch: it may have a thread for each.
@@ -37,10 +40,12 @@ impl Epoch {
         senders.sort();
         senders.dedup();
         let settings = config.settings();
+        let quiet = matches!(&config, WorkerConfig::Panama(config) if !config.partial);
         Epoch {
             retained: Retained::new(settings.retained, settings.fragment_bytes.into()),
             worker: Worker::starting_at(now, config, first),
             frozen: false,
+            quiet,
             tags: WorkerTags::new(secrets),
             switches,
             senders,

@@ -128,12 +128,17 @@ const INITIAL_QUEUE: usize = 128 << 10;
 pub struct WorkerDriver {
     commands: Sender<Command>,
     wake: Arc<Wake>,
+    shared: Arc<thread::Shared>,
     thread: Option<JoinHandle<()>>,
     local: SocketAddr,
 }
 
+/// Takes an event on the data thread, or returns it for the receiver.
+type Taker = Box<dyn Fn(Event) -> Option<Event> + Send>;
+
 /// A request to the thread.
 enum Command {
+    HandEvents(Taker),
     /// With the initial number of every tree.
     Begin(WorkerPlan, Option<Secrets>, u64),
     Secure(Secrets),
@@ -166,19 +171,27 @@ impl WorkerDriver {
         let wake = Arc::new(Wake::new()?);
         let (commands, inbox) = unbounded();
         let (outbox, events) = unbounded();
-        let worker = thread::Thread::new(socket, most, inbox, outbox, wake.clone());
+        let shared = Arc::new(thread::Shared::new(socket, most, inbox, outbox, wake.clone()));
+        let worker = shared.clone();
         let name = "netsum-io";
         let thread = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || worker.run())
             .map_err(|source| NetError::Thread { name, source })?;
-        let driver = WorkerDriver { commands, wake, thread: Some(thread), local };
+        let driver = WorkerDriver { commands, wake, shared, thread: Some(thread), local };
         Ok((driver, events))
     }
 
     /// The address to which switches send results.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
+    }
+
+    /// Hands every event to `take` on the data thread, or on one that helps, before the receiver gets it; what `take`
+    /// returns goes to the receiver. It must not wait for anything, and what it asks of a driver has no answer (see
+    /// [`Self::stats`]).
+    pub fn hand_events_to(&self, take: impl Fn(Event) -> Option<Event> + Send + 'static) {
+        self.send_command(Command::HandEvents(Box::new(take)));
     }
 
     /// Starts an epoch; only at first, or after `resolve` or `cancel_all`. Operations submitted in the meantime are
@@ -209,11 +222,27 @@ impl WorkerDriver {
 
     /// Starts an operation, or queues it until an epoch starts. Panics if the buffer is too small.
     pub fn submit(&self, operation: TreeOperation) {
+        self.submit_for_help(operation);
+        self.wake.ring();
+    }
+
+    /// As `submit`, by a caller that calls [`Self::help`] next.
+    pub fn submit_for_help(&self, operation: TreeOperation) {
         let Submission { format, numel, .. } = operation.submission;
         let needed = numel * format.dtype.size() as u64;
         let len = operation.buffer.len() as u64;
         assert!(needed <= len, "{numel} {} in {len} bytes", format.dtype);
-        self.send_command(Command::Submit(operation));
+        // A dead thread has reported its death by an event.
+        let _ = self.commands.send(Command::Submit(operation));
+    }
+
+    /// Does the data thread's work on this thread, which has nothing to do but to wait, until `done` or while operations
+    /// are active: nobody else need wake up for packets. Returns soon after `interrupted` does. Events may be taken on
+    /// this thread ([`Self::hand_events_to`]).
+    pub fn help(&self, done: impl Fn() -> bool, interrupted: impl Fn() -> bool) {
+        if !thread::is_driving() {
+            self.shared.help(&done, &interrupted);
+        }
     }
 
     /// Stops the epoch: once this returns nothing more is sent or accepted.
@@ -245,7 +274,7 @@ impl WorkerDriver {
         self.ask(Command::CancelAll);
     }
 
-    /// All statistics.
+    /// All statistics; none within [`Self::hand_events_to`].
     pub fn stats(&self) -> WorkerStats {
         self.ask(Command::Stats).unwrap_or_default()
     }
@@ -255,8 +284,11 @@ impl WorkerDriver {
         self.end();
     }
 
-    /// `None` if the thread has died.
+    /// `None` if the thread has died, or if this thread does its work.
     fn ask<T>(&self, command: impl FnOnce(Sender<T>) -> Command) -> Option<T> {
+        if thread::is_driving() {
+            return None;
+        }
         let (reply, answer) = bounded(1);
         self.send_command(command(reply));
         answer.recv().ok()
@@ -271,7 +303,8 @@ impl WorkerDriver {
 
     fn end(&mut self) {
         self.send_command(Command::Stop);
-        if let Some(thread) = self.thread.take() {
+        let elsewhere = !thread::is_driving();
+        if let Some(thread) = self.thread.take().filter(|_| elsewhere) {
             let _ = thread.join();
         }
     }

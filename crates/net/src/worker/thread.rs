@@ -1,5 +1,10 @@
-//! The data thread.
+//! The data thread, and callers that do its work while they wait.
+//!
+//! Whoever holds the lock of [`Thread`] drives the machine. A caller that has nothing to do but to wait for its operation
+//! ([`Shared::help`]) sends and receives by itself, which saves two wake-ups of threads. Meanwhile the data thread
+//! sleeps: without operations it waits for commands only, and the caller has not rung for its own.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,28 +14,63 @@ use crossbeam_channel::{Receiver, Sender};
 use netsum_proto::handover::{Finished, Progress};
 use netsum_proto::{DropCounters, DropReason, Secrets, Time};
 use netsum_wire::TreeId;
+use parking_lot::Mutex;
 
 use super::epoch::{Active, Epoch};
 use super::machine::{self, Operations, Packet};
 use super::queue::SmallQueue;
-use super::{Command, Event, INITIAL_QUEUE, Remaining, TreeOperation, WorkerPlan, WorkerStats};
+use super::{
+    Command, Event, INITIAL_QUEUE, Remaining, Taker, TreeOperation, WorkerPlan, WorkerStats,
+};
 use crate::NetError;
 use crate::clock::{Clock, CpuTime};
-use crate::udp::{RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
+use crate::udp::{BatchSpan, RecvBatch, SendBatch, Sent, Socket, Traffic, Wake};
 use crate::unknown_versions::UnknownVersions;
 
 /// Maximum sleep: commands wake the thread, and deadlines are shorter while anything is in flight.
 const SLEEP: Duration = Duration::from_secs(1);
+/// Maximum sleep of a caller that helps: its operation may end elsewhere.
+const HELP_SLEEP: Duration = Duration::from_millis(10);
 /// Pause after a receive error, so that a broken socket does not use a whole core.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// Maximum bytes of packets per send call: more quantised payloads would leave the second-level cache before they are
 /// sent.
 const SCRATCH_BYTES: usize = 256 << 10;
 
+/// What the data thread shares with callers.
+pub(super) struct Shared {
+    thread: Mutex<Thread>,
+    socket: Arc<Socket>,
+    wake: Arc<Wake>,
+}
+
+thread_local! {
+    /// Whether this thread drives a machine at the moment: it cannot wait for whoever does.
+    static DRIVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// See [`DRIVES`].
+pub(super) fn is_driving() -> bool {
+    DRIVES.get()
+}
+
+/// What there is to wait for.
+enum Sleep {
+    /// Commands alone: no operation is active.
+    Commands(Duration),
+    Packets(Duration),
+    /// Packets, or that the host's output queue has room.
+    PacketsOrRoom(Duration),
+}
+
 pub(super) struct Thread {
-    socket: Socket,
+    socket: Arc<Socket>,
+    batch: RecvBatch,
+    /// Whether a caller has executed the command to stop.
+    stopped: bool,
     inbox: Receiver<Command>,
     events: Sender<Event>,
+    taker: Option<Taker>,
     wake: Arc<Wake>,
     clock: Clock,
     epoch: Option<Epoch>,
@@ -50,9 +90,101 @@ pub(super) struct Thread {
     unknown_versions: UnknownVersions,
 }
 
-impl Thread {
+impl Shared {
     pub(super) fn new(
         socket: Socket,
+        send_buffer: usize,
+        inbox: Receiver<Command>,
+        events: Sender<Event>,
+        wake: Arc<Wake>,
+    ) -> Shared {
+        let socket = Arc::new(socket);
+        let thread = Thread::new(socket.clone(), send_buffer, inbox, events, wake.clone());
+        Shared { thread: Mutex::new(thread), socket, wake }
+    }
+
+    /// The data thread, until a command stops it.
+    pub(super) fn run(&self) {
+        let _reporter = PanicReporter(self.thread.lock().events.clone());
+        let mut busy = Instant::now();
+        loop {
+            let mut thread = self.thread.lock();
+            let _driving = Driving::begin();
+            if thread.stopped || self.wake.take() && thread.execute() {
+                return;
+            }
+            let spin = self.socket.spin();
+            if thread.turn() > 0 {
+                if !spin.is_zero() {
+                    busy = Instant::now();
+                }
+            } else if busy.elapsed() < spin {
+                drop(thread);
+                std::hint::spin_loop();
+            } else {
+                let sleep = thread.sleep();
+                drop(thread);
+                match sleep {
+                    Sleep::Commands(timeout) => self.socket.wait_for(&self.wake, timeout),
+                    Sleep::Packets(timeout) => _ = self.socket.wait(&self.wake, timeout),
+                    Sleep::PacketsOrRoom(timeout) => {
+                        self.socket.wait_or_send(&self.wake, timeout);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does the data thread's work on this thread until `done`, or while there is any; at least until commands are
+    /// executed that it was not rung for. `interrupted` is asked now and then whether to stop.
+    pub(super) fn help(&self, done: &dyn Fn() -> bool, interrupted: &dyn Fn() -> bool) {
+        loop {
+            let Some(mut thread) = self.thread.try_lock() else {
+                // Its holder may have looked for commands before.
+                return self.wake.ring();
+            };
+            let driving = Driving::begin();
+            let _reporter = PanicReporter(thread.events.clone());
+            thread.stopped |= thread.execute();
+            while thread.turn() > 0 && !done() {}
+            let idle = thread.operations.is_empty();
+            let sleep = thread.sleep();
+            drop(thread);
+            drop(driving);
+            let (timeout, room) = match sleep {
+                Sleep::Packets(timeout) => (timeout, false),
+                Sleep::PacketsOrRoom(timeout) => (timeout, true),
+                // The coordinator has the rest.
+                Sleep::Commands(_) => return,
+            };
+            if idle || done() || interrupted() {
+                // The data thread watches the socket again.
+                return self.wake.ring();
+            }
+            self.socket.wait_alone(room, timeout.min(HELP_SLEEP));
+        }
+    }
+}
+
+/// Sets [`DRIVES`] while it lives.
+struct Driving;
+
+impl Driving {
+    fn begin() -> Driving {
+        DRIVES.set(true);
+        Driving
+    }
+}
+
+impl std::ops::Drop for Driving {
+    fn drop(&mut self) {
+        DRIVES.set(false);
+    }
+}
+
+impl Thread {
+    fn new(
+        socket: Arc<Socket>,
         send_buffer: usize,
         inbox: Receiver<Command>,
         events: Sender<Event>,
@@ -62,8 +194,11 @@ impl Thread {
         let queue = SmallQueue::new(clock.now(), INITIAL_QUEUE, send_buffer);
         Thread {
             socket,
+            batch: RecvBatch::new(),
+            stopped: false,
             inbox,
             events,
+            taker: None,
             wake,
             clock,
             epoch: None,
@@ -81,51 +216,40 @@ impl Thread {
         }
     }
 
-    /// Runs until a command stops the thread.
-    pub(super) fn run(mut self) {
-        let _reporter = PanicReporter(self.events.clone());
-        let mut batch = RecvBatch::new();
-        let mut busy = Instant::now();
-        loop {
-            if self.wake.take() && self.execute() {
-                return;
+    /// Receives, sends and reports once; returns the number of received messages.
+    fn turn(&mut self) -> usize {
+        let got = match self.batch.recv(&self.socket) {
+            Ok(got) => got,
+            Err(error) => {
+                self.receive_failed(error);
+                0
             }
-            let got = match batch.recv(&self.socket) {
-                Ok(got) => got,
-                Err(error) => {
-                    self.receive_failed(error);
-                    0
-                }
-            };
-            self.take(&mut batch, got);
-            self.keep_time();
-            self.send();
-            self.report();
-            if got > 0 {
-                if !self.socket.spin().is_zero() {
-                    busy = Instant::now();
-                }
-            } else if busy.elapsed() < self.socket.spin() {
-                std::hint::spin_loop();
-            } else {
-                let timeout = self.until_deadline();
-                if self.queue.has_room(|| self.socket.writable()) {
-                    self.socket.wait(&self.wake, timeout);
-                } else {
-                    self.socket.wait_or_send(&self.wake, timeout);
-                }
-            }
+        };
+        self.take(got);
+        self.keep_time();
+        self.send();
+        self.report();
+        got
+    }
+
+    fn sleep(&mut self) -> Sleep {
+        let timeout = self.until_deadline();
+        if self.operations.is_empty() && self.epoch.as_ref().is_none_or(|epoch| epoch.quiet) {
+            return Sleep::Commands(timeout);
+        }
+        match self.queue.has_room(|| self.socket.writable()) {
+            true => Sleep::Packets(timeout),
+            false => Sleep::PacketsOrRoom(timeout),
         }
     }
 
-    fn take(&mut self, batch: &mut RecvBatch, messages: usize) {
+    fn take(&mut self, messages: usize) {
         let now = self.clock.now();
         for i in 0..messages {
-            let message = batch.message(i);
+            let message = self.batch.message(i);
             for place in message.packets() {
-                let packet = batch.bytes_mut(place);
-                let first_byte = packet.first().copied().unwrap_or_default();
-                if let Err(reason) = self.take_packet(now, message.from, message.ce, packet) {
+                let first_byte = self.batch.bytes_mut(place).first().copied().unwrap_or_default();
+                if let Err(reason) = self.take_packet(now, message.from, message.ce, place) {
                     self.drops.count(reason);
                     if reason == DropReason::UnknownVersion {
                         self.unknown_versions.warn("worker", message.from, first_byte);
@@ -140,8 +264,9 @@ impl Thread {
         now: Time,
         from: SocketAddr,
         ce: bool,
-        packet: &mut [u8],
+        place: BatchSpan,
     ) -> Result<(), DropReason> {
+        let packet = self.batch.bytes_mut(place);
         let epoch = self.epoch.as_mut().filter(|epoch| !epoch.frozen);
         let epoch = epoch.ok_or(DropReason::NoLease)?;
         if !epoch.expects(from) {
@@ -247,8 +372,12 @@ impl Thread {
     }
 
     fn send_event(&self, event: Event) {
+        let event = match &self.taker {
+            Some(take) => take(event),
+            None => Some(event),
+        };
         // The receiver may be dropped if the caller is about to stop the driver.
-        let _ = self.events.send(event);
+        let _ = event.map(|event| self.events.send(event));
     }
 
     fn receive_failed(&mut self, source: io::Error) {
@@ -271,6 +400,7 @@ impl Thread {
         while let Ok(command) = self.inbox.try_recv() {
             // Errors mean that the caller has gone and needs no answer.
             match command {
+                Command::HandEvents(taker) => self.taker = Some(taker),
                 Command::Begin(plan, secrets, first) => self.begin(plan, secrets, first),
                 Command::Secure(secrets) => {
                     if let Some(epoch) = &mut self.epoch {

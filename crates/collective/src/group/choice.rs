@@ -1,0 +1,155 @@
+//! Whether switches or hosts do an operation: by a threshold that somebody has set, or by measured costs.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use netsum_net::Buffer;
+use netsum_wire::{Dtype, ReduceOp};
+
+use super::connected::{Connected, Issued};
+use super::context::Context;
+use crate::call::Call;
+use crate::combine::Combine;
+use crate::coordinator::{JobState, TreeJob};
+use crate::explain::Choice;
+use crate::link_cost::SwitchCost;
+use crate::task::Task;
+use crate::terms::Here;
+use crate::work::{OperationSummary, Work};
+use crate::{Cost, Error, pace};
+
+/// The name of the trees among algorithms.
+const SWITCHES: &str = "switches";
+
+impl Connected {
+    /// Whether a collective goes through the coordinator's queue; the same at all ranks, whatever plan they have at the
+    /// moment.
+    pub(super) fn is_for_switches(&self, task: &Task) -> bool {
+        let bytes = task.bytes();
+        let barrier = matches!(task, Task::Barrier);
+        let supported = match task {
+            Task::Allreduce { .. } | Task::AllreduceTogether { .. } => true,
+            _ => self.all_collectives && task.is_whole(),
+        };
+        if !supported || !task.format().in_network() || bytes == 0 && !barrier {
+            return false;
+        }
+        let Some(&least) = self.core.min_bytes.get() else { return false };
+        match &self.switch_cost {
+            None => barrier || bytes as u64 >= least,
+            Some(cost) => {
+                let order = self.core.order.load_full();
+                let hosts_s = task.host_seconds(&self.link(), order, |operation| {
+                    self.core.algorithms.get(operation).map(String::as_str)
+                });
+                let switches_s = match barrier {
+                    true => cost.barrier_s.unwrap_or(f64::INFINITY),
+                    false => cost.seconds(bytes),
+                };
+                switches_s < hosts_s
+            }
+        }
+    }
+
+    /// Adds the switches to the hosts' algorithms for an operation of `bytes` per rank.
+    pub(super) fn with_switches(&self, operation: &str, bytes: usize, mut hosts: Choice) -> Choice {
+        let Some(cost) = &self.switch_cost else { return hosts };
+        let whole = match operation {
+            "allgather" => bytes.saturating_mul(self.core.size as usize),
+            _ => bytes,
+        };
+        let seconds = match operation {
+            "allreduce" => Some(cost.seconds(whole)),
+            "barrier" => cost.barrier_s,
+            "reduce" | "reduce_scatter" | "allgather" | "broadcast" if self.all_collectives => {
+                Some(cost.seconds(whole))
+            }
+            _ => None,
+        };
+        let chosen = hosts.costs.iter().find(|cost| cost.name == hosts.chosen);
+        let hosts_s = chosen.and_then(|cost| cost.seconds).unwrap_or(f64::INFINITY);
+        if seconds.is_some_and(|seconds| seconds < hosts_s) {
+            (hosts.chosen, hosts.why) = (SWITCHES, "the least cost");
+        }
+        hosts.costs.push(Cost { name: SWITCHES, seconds });
+        hosts
+    }
+
+    /// Measures what operations through switches cost, unless somebody has set a threshold; all ranks call it. `None`
+    /// where switches have not done them all.
+    pub(super) fn measure_switches(
+        &self,
+        context: &Context<'_>,
+    ) -> Result<Option<SwitchCost>, Error> {
+        let trees = self.status.lock().trees;
+        let links = context.all.iter().any(|address| !is_emulated(address.mesh.ip()));
+        let options = &context.config.options;
+        // Whoever gives the costs of links wants no bytes sent to measure them.
+        let given = options.link_latency_s.and(options.link_bytes_per_s).is_some();
+        // The same at all ranks.
+        if given || options.min_bytes.is_some() || self.core.size < 2 || !links {
+            return Ok(None);
+        }
+        let counters = &self.core.counters;
+        let done = counters.network_operations.load(Ordering::Relaxed);
+        let count = std::cell::Cell::new(0);
+        let run = |bytes: Option<usize>| {
+            count.set(count.get() + 1);
+            self.time_on_switches(bytes, context.until)
+        };
+        let in_network =
+            || counters.network_operations.load(Ordering::Relaxed) == done + count.get();
+        let (core, what) = (&self.core, (trees, self.all_collectives));
+        let cost = pace::measure_switches(core, context.until, what, run, in_network)?;
+        // What a user counts begins now.
+        counters.network_operations.store(0, Ordering::Relaxed);
+        counters.operations.store(0, Ordering::Relaxed);
+        Ok(cost)
+    }
+
+    /// Seconds of an allreduce of so many bytes, or with `None` of a barrier, through the coordinator.
+    fn time_on_switches(&self, bytes: Option<usize>, until: Instant) -> Result<f64, Error> {
+        let (dtype, how) = (Dtype::F32, Combine::Plain(ReduceOp::Sum));
+        let (call, task) = match bytes {
+            None => (Call::barrier(), Task::Barrier),
+            Some(bytes) => {
+                let call = Call::Allreduce { dtype, numel: (bytes / dtype.size()) as u64, how };
+                let buffer = Buffer::from_vec(vec![0; bytes]);
+                (call, Task::Allreduce { dtype, how, buffer })
+            }
+        };
+        let called = Instant::now();
+        let fingerprint = call.fingerprint();
+        let mut turn = self.queue.lock();
+        let sequence = turn.number();
+        if self.core.ledger.enter(sequence, call.clone(), fingerprint) {
+            self.core.events.differs(sequence);
+        }
+        let work = Work::new(OperationSummary::Collective(call, sequence), called);
+        let here = Some(Here { interrupted: || false });
+        let issued =
+            Issued { sequence, fingerprint, deadline: until, work: work.clone(), here, turn };
+        self.give_to_switches(issued, task);
+        work.wait(None)?;
+        Ok(called.elapsed().as_secs_f64())
+    }
+
+    /// Gives an operation to the coordinator, which has it done by switches if there are any at the moment.
+    pub(super) fn give_to_switches(&self, issued: Issued<'_>, task: Task) {
+        let Issued { sequence, fingerprint, deadline, work, turn, here } = issued;
+        let (state, waits) = (JobState::Waiting, work.clone());
+        let job = TreeJob { sequence, fingerprint, task, deadline, work, state };
+        let given = self.coordinator.submit(job, here.is_some());
+        drop(turn);
+        if let (true, Some(here), Some(driver)) = (given, here, &self.driver) {
+            driver.help(|| waits.is_done(), here.interrupted);
+        }
+    }
+}
+
+/// Whether a host is one of a fabric within a machine. Its links are memory, so that hosts win at any size; whoever
+/// starts switches there wants to see them work.
+fn is_emulated(address: IpAddr) -> bool {
+    address.is_loopback()
+}
