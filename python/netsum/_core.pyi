@@ -174,8 +174,14 @@ class Group:
         self, ptr: int, numel: int, dtype: str, op: str, factor: float, timeout_s: float, here: bool
     ) -> Work | None: ...
     def allreduce_all(
-        self, buffers: list[tuple[int, int]], dtype: str, op: str, factor: float, timeout_s: float
-    ) -> Work:
+        self,
+        buffers: list[tuple[int, int]],
+        dtype: str,
+        op: str,
+        factor: float,
+        timeout_s: float,
+        here: bool = False,
+    ) -> Work | None:
         """Sum several buffers, each (address, elements); small ones travel together. The work ends with the last."""
 
     @overload

@@ -14,7 +14,7 @@
 | NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
-| NETSUM_MIN_BYTES | smaller buffers use the host path | the controller's choice; with a plan by the cost model |
+| NETSUM_MIN_BYTES | smaller buffers use the host path; measured | measured costs; on one machine the controller's choice |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they use the network | on |
 | NETSUM_ORDER | `ranks`: sums do not depend on placement; `hosts`: faster if ranks alternate between hosts | ranks |
 | NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and other networks of UCX | tcp |
@@ -200,6 +200,11 @@ def _bytes(value: str) -> str | None:
     return None if value.isdigit() else "expected a number of bytes, such as 4096"
 
 
+def _threshold(value: str) -> str | None:
+    usual = value.isdigit() or value == "measured"
+    return None if usual else "expected a number of bytes, such as 4096, or measured"
+
+
 def _ways(value: str) -> str | None:
     for word in value.split(","):
         name, equals, address = word.partition("=")
@@ -263,7 +268,7 @@ _OPTIONS = {
     "NETSUM_MAX_TREES": ("max_trees", _trees),
     "NETSUM_RELEASE_FRACTION": ("release_fraction", _fraction),
     "NETSUM_CONGESTION": ("congestion", _congestion),
-    "NETSUM_MIN_BYTES": ("min_bytes", _bytes),
+    "NETSUM_MIN_BYTES": ("min_bytes", _threshold),
     "NETSUM_SHARED_MEMORY": ("shared_memory", _switch),
     "NETSUM_ORDER": ("order", _order),
     "NETSUM_NETWORK": ("network", _network),

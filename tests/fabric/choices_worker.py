@@ -1,8 +1,8 @@
 """One rank of the comparison of paths: every way of every operation, in turn, in one process.
 
 Arguments: a JSON object {"operations": [...], "sizes": [...], "seconds": s, "rounds": n}. The way `auto` is the job as
-users start it, with a controller. The others are forced: `trees`, and each of the hosts' algorithms by name. Ways whose
-predicted time is far above the least are left out. The slowest rank's time counts.
+users start it on several machines, with a controller. The others are forced: `trees`, and each of the hosts' algorithms
+by name. Ways whose predicted time is far above the least are left out. The slowest rank's time counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Ways:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.meeting = connect(name="meeting", in_network=False, timeout_s=TIMEOUT_S)
         controller = os.environ["NETSUM_CONTROLLER"]
-        self.groups = {"auto": connected(self.meeting, "auto", controller, ALL)}
+        self.groups = {"auto": connected(self.meeting, "auto", controller, ALL | {"min_bytes": "measured"})}
         self.groups["trees"] = connected(self.meeting, "trees", controller, ALL | {"min_bytes": "0"})
         most = max(len(ALGORITHMS[operation]) for operation in operations)
         for number in range(most):

@@ -28,7 +28,6 @@ def compared(rate_bps: int, per_rack: int, rounds: int) -> dict:
 
 def test_small_gradients_share_packets():
     found = compared(1_000_000_000, 1, 2)
-    # Two ranks also tell each other the slowest time, which is not counted.
     assert found["results"]["one by one"] >= 300, found
     assert found["results"]["together"] <= found["elements"] / PER_PACKET + 2, found
     assert found["results"]["hosts, together"] == 0, found
@@ -41,4 +40,5 @@ def test_small_gradients_beside_gloo(mbits):
     times = {way: {"median": statistics.median(each), "best": min(each)} for way, each in found["times"].items()}
     write(f"gradients_{mbits}", {"elements": found["elements"], "seconds": times, "results": found["results"]})
     median = {way: row["median"] for way, row in times.items()}
-    assert median["together"] == min(median.values()), median
+    peers = ("one by one", "hosts, one by one", "gloo, together", "gloo, one by one")
+    assert all(median["together"] < median[peer] for peer in peers), median

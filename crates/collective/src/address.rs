@@ -222,6 +222,17 @@ pub(crate) fn are_apart(all: &[Address]) -> bool {
     all.len() > 1 && known().collect::<BTreeSet<_>>().len() == known().count()
 }
 
+/// Whether all ranks are known to be on one machine, in whatever namespaces; the same at all ranks.
+pub(crate) fn are_on_one_machine(all: &[Address]) -> bool {
+    let boot = |address: &Address| {
+        let machine = &address.memory.as_ref()?.machine;
+        Some(machine.split_once('/').map_or(machine.clone(), |(boot, _)| boot.to_owned()))
+    };
+    let first = all.first().and_then(boot);
+    first.is_some() && all.iter().all(|address| boot(address) == first)
+        || all.iter().all(|address| address.mesh.ip().is_loopback())
+}
+
 /// The ranks that can share memory; the same at all ranks.
 ///
 /// A host is a machine and a network namespace. In a fabric, where one machine may emulate several hosts, the name of

@@ -40,12 +40,12 @@ pub struct SwitchCost {
     pub latency_s: f64,
     /// Time of a barrier; `None` if the switches of this job do none.
     pub barrier_s: Option<f64>,
-    /// Bytes of an operation's whole buffer per second: each crosses a rank's link once, in either direction.
+    /// Bytes per second over a rank's link, in the busier direction.
     pub bytes_per_s: f64,
 }
 
 impl SwitchCost {
-    /// Seconds of an operation whose buffer has so many bytes.
+    /// Seconds of an operation that sends or gives a rank so many bytes.
     pub fn seconds(&self, bytes: usize) -> f64 {
         self.latency_s + bytes as f64 / self.bytes_per_s
     }

@@ -85,8 +85,11 @@ pub struct Options {
     pub release_fraction: f32,
     /// Reaction to congestion marks.
     pub congestion: CongestionRule,
-    /// Smaller buffers use the host path; `None`: the controller's default.
+    /// Smaller buffers use the host path; `None`: measured costs decide, or where nothing is measured the controller's
+    /// default.
     pub min_bytes: Option<u64>,
+    /// Whether costs of switches are measured also where all hosts are on one machine.
+    pub always_measured: bool,
     /// Whether ranks of one host share memory; if not, they use the network.
     pub shared_memory: bool,
     /// Order of additions, until a plan of the network sets its own.
@@ -154,9 +157,11 @@ impl Options {
                     let rules = list(congestion_rules());
                     options.congestion = value.parse().map_err(|_| wrong(&rules))?;
                 }
+                "min_bytes" if value == "measured" => options.always_measured = true,
                 "min_bytes" => {
+                    let bytes = value.parse();
                     options.min_bytes =
-                        Some(value.parse().map_err(|_| wrong("a number of bytes"))?);
+                        Some(bytes.map_err(|_| wrong("a number of bytes, or measured"))?);
                 }
                 "shared_memory" => {
                     options.shared_memory = on_or_off(value).ok_or_else(|| wrong("on or off"))?;
@@ -229,11 +234,11 @@ impl Options {
         let Options { protocol, tenant, scale, encrypt, all_collectives, .. } = self;
         let Options { release_fraction, congestion, min_bytes, shared_memory, .. } = self;
         let Options { order, network, algorithms, link_latency_s, link_bytes_per_s, .. } = self;
-        let Options { digest_every, trusted_network, max_trees, .. } = self;
+        let Options { digest_every, trusted_network, max_trees, always_measured, .. } = self;
         format!(
             "{protocol} tenant={tenant} scale={scale} encrypt={encrypt} all_collectives={all_collectives} max_trees={max_trees} \
              release_fraction={release_fraction} \
-             congestion={congestion} min_bytes={min_bytes:?} shared_memory={shared_memory} order={order:?} \
+             congestion={congestion} min_bytes={min_bytes:?},{always_measured} shared_memory={shared_memory} order={order:?} \
              network={network:?} trusted_network={trusted_network} \
              algorithms={algorithms:?} link={link_latency_s:?},{link_bytes_per_s:?} \
              digest_every={digest_every}"
@@ -253,6 +258,7 @@ impl Default for Options {
             release_fraction: 1.0,
             congestion: CongestionRule::PerBranch,
             min_bytes: None,
+            always_measured: false,
             shared_memory: true,
             order: Order::Ranks,
             network: Network::Tcp,
@@ -307,6 +313,7 @@ mod tests {
     fn options_are_parsed_or_refused_with_the_allowed_values() {
         assert_eq!(parse("max_trees", "2").unwrap().max_trees, 2);
         assert_eq!(parse("min_bytes", "4096").unwrap().min_bytes, Some(4096));
+        assert!(parse("min_bytes", "measured").unwrap().always_measured);
         assert_eq!(parse("congestion", "none").unwrap().congestion, CongestionRule::None);
         let error = |name, value| parse(name, value).unwrap_err().to_string();
         assert_eq!(

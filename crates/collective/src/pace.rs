@@ -64,14 +64,12 @@ pub(crate) fn measure_switches(
     }
     let mut median = |bytes: Option<usize>, count: usize| {
         let times: Result<Vec<f64>, Error> = (0..count).map(|_| run(bytes)).collect();
-        let mut times = times?;
-        times.sort_by(f64::total_cmp);
-        Ok::<f64, Error>(times[times.len() / 2])
+        Ok::<f64, Error>(lower_median(times?).unwrap_or(0.0))
     };
     // The first one waits for the slowest rank, and finds no cache filled.
     median(Some(WORD), 1)?;
     let few = agree(median(Some(WORD), STEPS_FIRST as usize)?)?;
-    let many = if few > SLOW_S { 1 } else { STEPS as usize };
+    let many = if few > SLOW_S { STEPS_FIRST } else { STEPS } as usize;
     let latency_s = agree(median(Some(WORD), many)?)?.min(few).max(LATENCY_LEAST_S);
     let barrier_s = match barriers {
         true => Some(agree(median(None, many)?)?.max(LATENCY_LEAST_S)),
@@ -129,7 +127,9 @@ impl Probe<'_> {
         // Waits for the slowest rank.
         self.worst(0.0)?;
         let few = self.steps(circle, STEPS_FIRST)?;
-        let latency_s = if few > SLOW_S { few } else { self.steps(circle, STEPS)? };
+        // Threads that had to wait for a core make the first few slow, too.
+        let again = self.steps(circle, if few > SLOW_S { STEPS_FIRST } else { STEPS })?;
+        let latency_s = few.min(again);
         let bytes_per_s = match options.link_bytes_per_s {
             Some(given) => given,
             None => self.rate(circle, latency_s)?,
@@ -158,8 +158,7 @@ impl Probe<'_> {
         }
         self.part += u64::from(count);
         self.comm.flush()?;
-        times.sort_by(f64::total_cmp);
-        let median = times.get(times.len() / 2).copied().unwrap_or(0.0);
+        let median = lower_median(times).unwrap_or(0.0);
         Ok(self.worst(median)?.clamp(LATENCY_LEAST_S, LATENCY_MOST_S))
     }
 
@@ -230,6 +229,12 @@ impl Probe<'_> {
         self.comm.flush()?;
         Ok(worst)
     }
+}
+
+/// The median, of an even number of times the lower one: whatever disturbs a step makes it longer.
+fn lower_median(mut times: Vec<f64>) -> Option<f64> {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len().saturating_sub(1) / 2).copied()
 }
 
 /// Beyond the number of any operation.

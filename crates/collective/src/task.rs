@@ -108,6 +108,19 @@ impl Task {
         (self.bytes() / self.format().dtype.size()) as u64
     }
 
+    /// Bytes that cross the busiest rank's link through switches, in the busier direction: a rank sends or gets every
+    /// element once, except that it does not get its own part of an all-gather.
+    pub(crate) fn link_bytes(&self) -> usize {
+        match self {
+            Task::Allgather { outputs, .. } => {
+                let sizes = || outputs.iter().map(Buffer::len);
+                let (longest, shortest) = (sizes().max(), sizes().min());
+                (self.bytes() - shortest.unwrap_or(0)).max(longest.unwrap_or(0))
+            }
+            _ => self.bytes(),
+        }
+    }
+
     /// Seconds that hosts need, by the cost model. `named`: the algorithm of an operation that options name.
     pub(crate) fn host_seconds<'a>(
         &self,
@@ -247,8 +260,7 @@ impl Task {
     ) -> Result<(), MeshError> {
         let format = self.format();
         match self {
-            Task::Allreduce { buffer, .. }
-            | Task::AllreduceTogether { together: buffer, .. } => {
+            Task::Allreduce { buffer, .. } | Task::AllreduceTogether { together: buffer, .. } => {
                 let buffer = buffer.lend_all();
                 algorithm::allreduce(comm, &mut Allreduce { order, format, buffer })?;
             }

@@ -89,6 +89,7 @@ impl Group {
     }
 
     /// Sums of several buffers, as (address, elements) each; small ones travel together. The Work ends with the last.
+    #[pyo3(signature = (buffers, dtype, op, factor, timeout_s, here=false))]
     fn allreduce_all(
         &self,
         py: Python<'_>,
@@ -97,12 +98,13 @@ impl Group {
         op: &str,
         factor: f64,
         timeout_s: f64,
-    ) -> PyResult<Work> {
+        here: bool,
+    ) -> PyResult<Option<Work>> {
         let (dtype, how) = (dtype_of(py, dtype)?, combine(py, op, factor)?);
         let buffers = buffers.into_iter().map(|(ptr, numel)| elements(py, ptr, numel, dtype));
         let buffers = buffers.collect::<PyResult<Vec<Buffer>>>()?;
-        let terms = terms(timeout_s, false)?;
-        Ok(Work(py.detach(|| self.0.allreduce_all(buffers, dtype, how, terms))))
+        let terms = terms(timeout_s, here)?;
+        ended_or_not(py, here, py.detach(|| self.0.allreduce_all(buffers, dtype, how, terms)))
     }
 
     #[pyo3(signature = (ptr, numel, dtype, op, factor, root, timeout_s, here=false))]

@@ -46,9 +46,8 @@ class Reductions:
         for tensor in tensors:
             address, count, name = elements(staging.update(tensor, "allreduce"), "allreduce", op)
             spans.setdefault(name, []).append((address, count))
-        seconds = engine.seconds(opts)
         parts = [
-            engine.core_for(staging, opts).allreduce_all(each, name, op, factor, seconds)
+            engine.core_for(staging, opts).allreduce_all(each, name, op, factor, *engine.terms(opts))
             for name, each in spans.items()
         ]
         return engine.start_or_wait(parts, staging, tensors, opts)

@@ -1,6 +1,5 @@
 //! Whether switches or hosts do an operation: by a threshold that somebody has set, or by measured costs.
 
-use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -17,7 +16,7 @@ use crate::link_cost::SwitchCost;
 use crate::task::Task;
 use crate::terms::Here;
 use crate::work::{OperationSummary, Work};
-use crate::{Cost, Error, pace};
+use crate::{Cost, Error, address, pace};
 
 /// The name of the trees among algorithms.
 const SWITCHES: &str = "switches";
@@ -45,7 +44,7 @@ impl Connected {
                 });
                 let switches_s = match barrier {
                     true => cost.barrier_s.unwrap_or(f64::INFINITY),
-                    false => cost.seconds(bytes),
+                    false => cost.seconds(task.link_bytes()),
                 };
                 switches_s < hosts_s
             }
@@ -55,16 +54,14 @@ impl Connected {
     /// Adds the switches to the hosts' algorithms for an operation of `bytes` per rank.
     pub(super) fn with_switches(&self, operation: &str, bytes: usize, mut hosts: Choice) -> Choice {
         let Some(cost) = &self.switch_cost else { return hosts };
-        let whole = match operation {
-            "allgather" => bytes.saturating_mul(self.core.size as usize),
-            _ => bytes,
-        };
+        let others = self.core.size.saturating_sub(1) as usize;
         let seconds = match operation {
-            "allreduce" => Some(cost.seconds(whole)),
+            "allreduce" => Some(cost.seconds(bytes)),
             "barrier" => cost.barrier_s,
-            "reduce" | "reduce_scatter" | "allgather" | "broadcast" if self.all_collectives => {
-                Some(cost.seconds(whole))
+            "reduce" | "reduce_scatter" | "broadcast" if self.all_collectives => {
+                Some(cost.seconds(bytes))
             }
+            "allgather" if self.all_collectives => Some(cost.seconds(bytes.saturating_mul(others))),
             _ => None,
         };
         let chosen = hosts.costs.iter().find(|cost| cost.name == hosts.chosen);
@@ -83,12 +80,14 @@ impl Connected {
         context: &Context<'_>,
     ) -> Result<Option<SwitchCost>, Error> {
         let trees = self.status.lock().trees;
-        let links = context.all.iter().any(|address| !is_emulated(address.mesh.ip()));
         let options = &context.config.options;
+        // Hosts of one machine share its cores and have its memory for links: whoever starts switches there wants to see
+        // them work, whatever they cost.
+        let apart = options.always_measured || !address::are_on_one_machine(context.all);
         // Whoever gives the costs of links wants no bytes sent to measure them.
         let given = options.link_latency_s.and(options.link_bytes_per_s).is_some();
         // The same at all ranks.
-        if given || options.min_bytes.is_some() || self.core.size < 2 || !links {
+        if given || options.min_bytes.is_some() || self.core.size < 2 || !apart {
             return Ok(None);
         }
         let counters = &self.core.counters;
@@ -146,10 +145,4 @@ impl Connected {
             driver.help(|| waits.is_done(), here.interrupted);
         }
     }
-}
-
-/// Whether a host is one of a fabric within a machine. Its links are memory, so that hosts win at any size; whoever
-/// starts switches there wants to see them work.
-fn is_emulated(address: IpAddr) -> bool {
-    address.is_loopback()
 }

@@ -62,15 +62,18 @@ impl Group {
         how: Combine,
         terms: impl Into<Terms>,
     ) -> Work {
-        let terms = terms.into().in_background();
+        let terms = terms.into();
         let joins = |buffer: &Buffer| buffer.len() <= TOGETHER_MAX && self.adds_together(dtype);
         let (mut small, large): (Vec<Buffer>, Vec<Buffer>) = buffers.into_iter().partition(joins);
+        // The last of the calls can be done here, while the others are in progress.
+        let last = if small.is_empty() { terms.in_background() } else { terms };
+        let terms = terms.in_background();
         let alone = |buffer| self.allreduce(buffer, dtype, how, terms);
         let mut works: Vec<Work> = large.into_iter().map(alone).collect();
         if small.len() > 1 {
-            works.push(self.allreduce_together(small, dtype, how, terms));
+            works.push(self.allreduce_together(small, dtype, how, last));
         } else {
-            works.extend(small.pop().map(alone));
+            works.extend(small.pop().map(|buffer| self.allreduce(buffer, dtype, how, last)));
         }
         Work::of_all(works)
     }

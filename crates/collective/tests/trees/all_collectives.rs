@@ -3,7 +3,9 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use netsum_collective::{Buffer, Combine, Dtype, Group, GroupConfig, Options, ReduceOp, Work};
+use netsum_collective::{
+    Buffer, Combine, Dtype, Format, Group, GroupConfig, Options, ReduceOp, Work,
+};
 
 use crate::support::{SOON, buffer, bytes, values, with_group};
 use crate::world::{RANKS, SUM, World, expected, stats};
@@ -141,6 +143,52 @@ fn no_rank_leaves_a_barrier_of_switches_before_the_last_has_come() {
         },
     );
     assert_eq!(traffic, [0; RANKS as usize], "the ranks send each other nothing");
+}
+
+/// On one machine they are measured on request alone.
+#[test]
+fn ranks_agree_on_measured_costs_and_explain_what_they_choose() {
+    let world = World::new();
+    let unmeasured =
+        with_group(RANKS, |rank| config(&world, rank), |_, group| stats(group)["switches"].clone());
+    assert_eq!(unmeasured, vec![serde_json::Value::Null; RANKS as usize]);
+    let measured = |rank| {
+        let config = config(&world, rank);
+        let options = Options { always_measured: true, ..config.options.clone() };
+        GroupConfig { options, ..config }
+    };
+    let come = AtomicU32::new(0);
+    let costs = with_group(RANKS, measured, |rank, group| {
+        let before = stats(group);
+        assert_eq!(before["operations"], 0, "measuring is not counted: {before}");
+        let chosen = |operation: &str, bytes: usize| {
+            let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+            let choice = group.explain(operation, format, bytes).unwrap();
+            let of = |name: &str| choice.costs.iter().find(|cost| cost.name == name);
+            assert!(of("switches").unwrap().seconds.is_some(), "{choice:?}");
+            u64::from(choice.chosen == "switches")
+        };
+        let mut expected = 0;
+        for n in [2, 500, 40_000, 400_000] {
+            allreduce(group, rank, n, 1).check();
+            // Equal parts, as they are explained.
+            allgather(group, rank, n * RANKS as usize, 2).check();
+            reduce_scatter(group, rank, Dtype::F32, n * RANKS as usize, 2).check();
+            broadcast(group, rank, n, 1).check();
+            let bytes = 4 * n;
+            expected += chosen("allreduce", bytes)
+                + chosen("allgather", bytes)
+                + chosen("reduce_scatter", bytes * RANKS as usize)
+                + chosen("broadcast", bytes);
+        }
+        barrier(group, &come, 1);
+        expected += chosen("barrier", 0);
+        let after = stats(group);
+        assert_eq!(after["network_operations"], expected, "{after}");
+        assert!(after["switches"]["latency_s"].as_f64().unwrap() > 0.0, "{after}");
+        after["switches"].clone()
+    });
+    assert!(costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
 }
 
 #[test]

@@ -59,7 +59,9 @@ fn callers_that_wait_do_the_work_of_the_data_thread_beside_operations_of_others(
             check_here(group, rank, 301, salt + 1000);
             if salt % 3 == 0 {
                 // Another rank is late: the others wait in the call.
-                std::thread::sleep(Duration::from_millis(u64::from(rank == salt as u32 % RANKS) * 15));
+                std::thread::sleep(Duration::from_millis(
+                    u64::from(rank == salt as u32 % RANKS) * 15,
+                ));
             }
             check_here(group, rank, 302, salt + 2000);
             work.wait(None).unwrap();
@@ -106,7 +108,9 @@ fn small_sums_share_packets_and_have_their_own_bits() {
         // Packets hold some hundred elements.
         let packets = results() - before;
         assert!(packets <= elements as u64 / 300 + 4, "{packets} packets for {elements} elements");
-        let mut averages: Vec<_> = (1..=3).map(|n| buffer(&[rank as f32; 3].map(|x| x * n as f32).map(f32::to_le_bytes).concat())).collect();
+        let mut averages: Vec<_> = (1..=3)
+            .map(|n| buffer(&[rank as f32; 3].map(|x| x * n as f32).map(f32::to_le_bytes).concat()))
+            .collect();
         let lent = support::lent(&mut averages);
         group.allreduce_all(lent, Dtype::F32, Combine::Average, SOON).wait(None).unwrap();
         for (n, average) in (1..=3).zip(&averages) {

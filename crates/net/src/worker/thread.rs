@@ -68,6 +68,8 @@ pub(super) struct Thread {
     batch: RecvBatch,
     /// Whether a caller has executed the command to stop.
     stopped: bool,
+    /// Of the data thread, when it was last rung for.
+    cpu: CpuTime,
     inbox: Receiver<Command>,
     events: Sender<Event>,
     taker: Option<Taker>,
@@ -110,7 +112,12 @@ impl Shared {
         loop {
             let mut thread = self.thread.lock();
             let _driving = Driving::begin();
-            if thread.stopped || self.wake.take() && thread.execute() {
+            let rung = self.wake.take();
+            if rung {
+                // Callers that help execute commands, too, and their processor time is not this thread's.
+                thread.cpu = CpuTime::of_this_thread();
+            }
+            if thread.stopped || rung && thread.execute() {
                 return;
             }
             let spin = self.socket.spin();
@@ -196,6 +203,7 @@ impl Thread {
             socket,
             batch: RecvBatch::new(),
             stopped: false,
+            cpu: CpuTime::default(),
             inbox,
             events,
             taker: None,
@@ -544,7 +552,7 @@ impl Thread {
             drops: self.drops.clone(),
             failures: self.outbound.failures(),
             socket: Some(self.socket.report()),
-            cpu: CpuTime::of_this_thread(),
+            cpu: self.cpu,
         }
     }
 
