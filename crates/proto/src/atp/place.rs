@@ -85,8 +85,7 @@ impl<V: Values> Switch<V> {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         tenant.share.held += 1;
         tenant.counters.added += 1;
-        tenant.meter.begin(now, child);
-        self.began[row] = now;
+        self.began[row] = tenant.meter.begin(now, child);
         Ok(())
     }
 
@@ -187,7 +186,8 @@ impl<V: Values> Switch<V> {
             if let Some(tenant) = self.tenants.get_mut(job, tree) {
                 tenant.share.held -= 1;
                 if sum.arrived != tenant.lease.everyone() {
-                    tenant.meter.give_up(tenant.last_seen, ChildSet::from(!sum.arrived));
+                    let lacking = ChildSet::from(!sum.arrived);
+                    tenant.meter.give_up(tenant.last_seen, self.began[row], lacking);
                 }
             }
         }

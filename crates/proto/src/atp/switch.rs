@@ -11,7 +11,7 @@ use super::policy::{Policy, Share};
 use super::slots::{Slot, SlotState};
 use super::tenant::{Counters, Tenant};
 use crate::aggregator::Aggregator;
-use crate::lateness::{Lateness, Meter};
+use crate::lateness::{Began, Lateness, Meter};
 use crate::lease::{Granted, LeaseKey, LeaseTable};
 use crate::sequence::raise_to;
 use crate::values::{RowTransmit, Values};
@@ -44,7 +44,7 @@ pub struct Switch<V: Values> {
     pub(super) tenants: LeaseTable<Tenant>,
     pub(super) slots: Vec<Slot<V::Buffer>>,
     /// By slot, when its fragment began, for the meters.
-    pub(super) began: Vec<Time>,
+    pub(super) began: Vec<Began>,
     pub(super) held: u32,
     pub(super) next_scan: Option<Time>,
     pub(super) values: V,
@@ -168,7 +168,7 @@ impl<V: Values> Switch<V> {
             config,
             tenants: LeaseTable::new(),
             slots: (0..config.slots.max(1)).map(|_| Slot::Empty).collect(),
-            began: vec![Time(0); config.slots.max(1) as usize],
+            began: vec![Began::UNMEASURED; config.slots.max(1) as usize],
             held: 0,
             next_scan: None,
             values,

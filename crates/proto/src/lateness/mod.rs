@@ -6,7 +6,9 @@
 //! late in the middle of a burst as at its beginning, or less; what comes over a slow link is later and later. The
 //! histogram says how the lateness of single fragments is distributed.
 //!
-//! The meter uses the time that the driver hands in, in constant time per packet and memory per child.
+//! The meter uses the time that the driver hands in, in constant time per packet and memory per child. While many
+//! fragments are open it measures one in `EVERY`: neighbours in a dense burst are late by the same, and the others cost a
+//! switch next to nothing.
 
 mod stragglers;
 
@@ -22,10 +24,15 @@ pub const BUCKETS: usize = 12;
 /// last has no end.
 const FIRST_BITS: u32 = 10;
 
+/// So many measured fragments may be open before only one in `EVERY` is measured.
+const DENSE: u32 = 16;
+/// See `DENSE`.
+const EVERY: u32 = 4;
+
 /// How late one child was, since its lease was installed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Fragments by their lateness: below 1,024 ns, 4,096 ns, and so on; the last bucket holds those of more than a second.
+    /// Measured fragments by their lateness: below 1,024 ns, 4,096 ns, and so on; the last bucket holds those of more than a second.
     pub histogram: [u64; BUCKETS],
     /// Sum of their lateness, in nanoseconds.
     pub late_ns: u64,
@@ -84,77 +91,113 @@ impl Lateness {
     fn count(&mut self, late_ns: u64) {
         // Zero has no bit; the first bucket takes FIRST_BITS bits.
         let bits = (u64::BITS - late_ns.leading_zeros()).saturating_sub(FIRST_BITS);
-        self.histogram[(bits.div_ceil(2) as usize).min(BUCKETS - 1)] += 1;
+        self.histogram[((bits + 1) as usize / 2).min(BUCKETS - 1)] += 1;
         self.late_ns += late_ns;
     }
+}
+
+/// When a fragment began; its machine keeps this for the meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Began(Time);
+
+impl Began {
+    /// Of a fragment that the meter leaves out.
+    pub(crate) const UNMEASURED: Began = Began(Time(u64::MAX));
 }
 
 /// The meter of one lease.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     children: Vec<Child>,
-    /// Fragments that have begun and are not complete.
+    /// Fragments that were left out since the last one that was measured.
+    left_out: u32,
+    /// Measured fragments that have begun.
+    begun: u64,
+    /// Those that are not complete.
     open: u32,
     /// Beginning of the burst.
     opened: Time,
     /// Children that have not sent in the burst, by bit.
     unheard: ChildSet,
+    /// Children that no open fragment lacks, by bit.
+    supplied: ChildSet,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Child {
     lateness: Lateness,
-    /// Open fragments that lack the child.
-    lacking: u32,
-    /// Since when there are any.
+    /// Fragments that have begun and do not lack the child.
+    supplied: u64,
+    /// Since when others do.
     since: Time,
 }
 
 impl Meter {
     /// A meter of so many children; one child is late for nobody.
     pub(crate) fn new(children: usize) -> Meter {
-        let children = vec![Child::default(); if children > 1 { children } else { 0 }];
-        Meter { children, ..Meter::default() }
+        let children = if children > 1 { children } else { 0 };
+        let supplied = (0..children).fold(0, |all, child| all | 1 << child);
+        Meter { children: vec![Child::default(); children], supplied, ..Meter::default() }
     }
 
-    /// The first packet of a fragment.
+    /// The first packet of a fragment. The other calls for the fragment take what this one returns.
     #[inline]
-    pub(crate) fn begin(&mut self, now: Time, child: usize) {
+    pub(crate) fn begin(&mut self, now: Time, child: usize) -> Began {
+        if self.open >= DENSE && self.left_out + 1 < EVERY {
+            self.left_out += 1;
+            return Began::UNMEASURED;
+        }
+        self.left_out = 0;
         if self.children.is_empty() {
-            return;
+            return Began::UNMEASURED;
         }
         if self.open == 0 {
             self.opened = now;
             self.unheard = ChildSet::MAX;
         }
         self.open += 1;
-        for (i, other) in self.children.iter_mut().enumerate() {
-            if i != child {
-                if other.lacking == 0 {
-                    other.since = now;
-                }
-                other.lacking += 1;
-            }
+        self.begun += 1;
+        // A child that lags already lacks one fragment more, as its count stays behind `begun`.
+        let mut awaited = self.supplied & !(1 << child);
+        self.supplied &= 1 << child;
+        while awaited != 0 {
+            self.children[awaited.trailing_zeros() as usize].since = now;
+            awaited &= awaited - 1;
         }
-        self.children[child].lateness.count(0);
-        self.hear(now, child);
+        let own = &mut self.children[child];
+        own.supplied += 1;
+        own.lateness.count(0);
+        own.hear(now, self.opened, &mut self.unheard, 1 << child);
+        Began(now)
     }
 
-    /// Another packet of a fragment that began at `began`; `last`: whether it is complete now.
+    /// Another packet of a fragment; `last`: whether it is complete now.
     #[inline]
-    pub(crate) fn arrive(&mut self, now: Time, child: usize, began: Time, last: bool) {
-        let Some(Child { lateness, .. }) = self.children.get_mut(child) else { return };
-        lateness.count(now.since(began));
-        lateness.last += u64::from(last);
-        self.hear(now, child);
-        self.supply(now, child);
-        self.open -= u32::from(last && self.open > 0);
+    pub(crate) fn arrive(&mut self, now: Time, child: usize, began: Began, last: bool) {
+        if began == Began::UNMEASURED {
+            return;
+        }
+        let own = &mut self.children[child];
+        own.lateness.count(now.since(began.0));
+        own.hear(now, self.opened, &mut self.unheard, 1 << child);
+        if own.supply(now, self.begun) {
+            self.supplied |= 1 << child;
+        }
+        if last {
+            own.lateness.last += 1;
+            self.open = self.open.saturating_sub(1);
+        }
     }
 
     /// A fragment ends that lacks the children of that bitmap, which will not be awaited any more.
-    pub(crate) fn give_up(&mut self, now: Time, lacking: ChildSet) {
+    pub(crate) fn give_up(&mut self, now: Time, began: Began, lacking: ChildSet) {
+        if began == Began::UNMEASURED {
+            return;
+        }
         for child in (0..self.children.len()).filter(|child| lacking >> child & 1 == 1) {
-            self.supply(now, child);
+            if self.children[child].supply(now, self.begun) {
+                self.supplied |= 1 << child;
+            }
         }
         self.open = self.open.saturating_sub(1);
     }
@@ -162,7 +205,10 @@ impl Meter {
     /// All fragments end.
     pub(crate) fn clear(&mut self) {
         self.open = 0;
-        self.children.iter_mut().for_each(|child| child.lacking = 0);
+        for (i, child) in self.children.iter_mut().enumerate() {
+            child.supplied = self.begun;
+            self.supplied |= 1 << i;
+        }
     }
 
     /// By child; empty for a lease with one child. What is being awaited at `now` counts.
@@ -170,7 +216,7 @@ impl Meter {
         let unheard = if self.open > 0 { self.unheard } else { 0 };
         self.children.iter().enumerate().map(move |(i, child)| {
             let mut lateness = child.lateness;
-            if child.lacking > 0 {
+            if child.supplied != self.begun {
                 lateness.awaited_ns += now.since(child.since);
                 lateness.opening_ns +=
                     if unheard >> i & 1 == 1 { now.since(self.opened) } else { 0 };
@@ -178,25 +224,30 @@ impl Meter {
             lateness
         })
     }
+}
 
-    /// An open fragment no longer lacks the child.
+impl Child {
+    /// A fragment no longer lacks the child; true if now none of the `begun` ones does.
     #[inline]
-    fn supply(&mut self, now: Time, child: usize) {
-        let Child { lateness, lacking, since } = &mut self.children[child];
-        if *lacking == 1 {
-            lateness.awaited_ns += now.since(*since);
+    fn supply(&mut self, now: Time, begun: u64) -> bool {
+        if self.supplied == begun {
+            return false;
         }
-        *lacking = lacking.saturating_sub(1);
+        self.supplied += 1;
+        if self.supplied != begun {
+            return false;
+        }
+        self.lateness.awaited_ns += now.since(self.since);
+        true
     }
 
-    /// A packet of the child, perhaps its first of the burst.
+    /// A packet of the child, perhaps its first of the burst that began at `opened`.
     #[inline]
-    fn hear(&mut self, now: Time, child: usize) {
-        if self.unheard >> child & 1 == 1 {
-            self.unheard &= !(1 << child);
-            let lateness = &mut self.children[child].lateness;
-            lateness.bursts += 1;
-            lateness.opening_ns += now.since(self.opened);
+    fn hear(&mut self, now: Time, opened: Time, unheard: &mut ChildSet, bit: ChildSet) {
+        if *unheard & bit != 0 {
+            *unheard &= !bit;
+            self.lateness.bursts += 1;
+            self.lateness.opening_ns += now.since(opened);
         }
     }
 }
@@ -219,10 +270,7 @@ mod tests {
         for (now, child, fragment) in packets {
             arrived[fragment] += 1;
             match begun[fragment] {
-                None => {
-                    begun[fragment] = Some(Time(now));
-                    meter.begin(Time(now), child);
-                }
+                None => begun[fragment] = Some(meter.begin(Time(now), child)),
                 Some(began) => {
                     meter.arrive(Time(now), child, began, arrived[fragment] == children);
                 }
@@ -234,22 +282,40 @@ mod tests {
 
     #[test]
     fn a_late_child_is_awaited_before_its_first_packet_and_a_slow_link_after_it() {
-        let late = run(4, 64, |child, fragment| {
+        let late = run(4, 16, |child, fragment| {
             10 * fragment as u64 + if child == 2 { 5_000_000 } else { 0 }
         });
-        assert_eq!(late[2].last, 64);
-        assert_eq!(late[2].awaited_ns, 5_000_000 + 63 * 10);
+        assert_eq!(late[2].last, 16);
+        assert_eq!(late[2].awaited_ns, 5_000_000 + 15 * 10);
         assert_eq!(late[2].opening_ns, 5_000_000);
         // The first fragment is complete once the second has begun, so all of them are one burst.
-        let slow = run(4, 64, |child, fragment| match child {
+        let slow = run(4, 16, |child, fragment| match child {
             2 => 10 + 80_000 * fragment as u64,
             _ => 10 * fragment as u64,
         });
-        assert_eq!(slow[2].awaited_ns, 10 + 63 * 80_000);
+        assert_eq!(slow[2].awaited_ns, 10 + 15 * 80_000);
         assert_eq!((slow[2].bursts, slow[2].opening_ns), (1, 10), "its first packet came in time");
         for child in [0, 1, 3] {
             assert_eq!(late[child].awaited_ns + slow[child].awaited_ns, 0);
         }
+    }
+
+    #[test]
+    fn one_in_four_fragments_of_a_dense_burst_is_measured_and_the_waits_stay_the_same() {
+        let late = run(4, 1_000, |child, fragment| {
+            10 * fragment as u64 + if child == 2 { 5_000_000 } else { 0 }
+        });
+        let measured = u64::from(DENSE) + (1_000 - u64::from(DENSE)) / u64::from(EVERY);
+        assert_eq!((late[2].last, late[2].fragments()), (measured, measured));
+        assert_eq!(late[2].late_ns, measured * 5_000_000);
+        // The last fragment that is measured is the last but three at most.
+        assert!((5_000_000 + 996 * 10..=5_000_000 + 999 * 10).contains(&late[2].awaited_ns));
+        assert_eq!((late[2].bursts, late[2].opening_ns), (1, 5_000_000));
+        assert!(late[2].begins_late());
+        // Fragments that end before the next one begins are measured all.
+        let single = run(4, 1_000, |child, fragment| 1_000 * fragment as u64 + child as u64);
+        assert_eq!(single[3].fragments(), 1_000);
+        assert_eq!((single[3].bursts, single[3].last, single[3].awaited_ns), (1_000, 1_000, 3_000));
     }
 
     #[test]
@@ -270,15 +336,14 @@ mod tests {
     #[test]
     fn what_is_awaited_now_counts_until_it_is_given_up() {
         let mut meter = Meter::new(3);
-        meter.begin(Time(100), 0);
-        meter.begin(Time(200), 0);
-        meter.arrive(Time(300), 1, Time(100), false);
+        let [first, second] = [100, 200].map(|at| meter.begin(Time(at), 0));
+        meter.arrive(Time(300), 1, first, false);
         let awaited = |meter: &Meter| -> Vec<_> {
             meter.read(Time(1_100)).map(|l| (l.awaited_ns, l.opening_ns)).collect()
         };
         assert_eq!(awaited(&meter), [(0, 0), (1_000, 200), (1_000, 1_000)]);
-        meter.give_up(Time(500), 0b100);
-        meter.give_up(Time(600), 0b110);
+        meter.give_up(Time(500), first, 0b100);
+        meter.give_up(Time(600), second, 0b110);
         assert_eq!(awaited(&meter), [(0, 0), (500, 200), (500, 0)]);
         meter.begin(Time(700), 2);
         meter.clear();
@@ -288,9 +353,9 @@ mod tests {
     #[test]
     fn a_single_child_is_late_for_nobody() {
         let mut meter = Meter::new(1);
-        meter.begin(Time(1), 0);
-        meter.arrive(Time(9), 0, Time(1), true);
-        meter.give_up(Time(9), 1);
+        let began = meter.begin(Time(1), 0);
+        meter.arrive(Time(9), 0, began, true);
+        meter.give_up(Time(9), began, 1);
         assert_eq!(meter.read(Time(9)).count(), 0);
     }
 }

@@ -19,7 +19,7 @@ use super::lease::{Lease, first_window};
 use super::memory::Memory;
 use super::switch::TransmitQueue;
 use crate::children::ChildSet;
-use crate::lateness::Meter;
+use crate::lateness::{Began, Meter};
 use crate::lease::Tenancy;
 use crate::sequence::{distance, raise_to};
 use crate::{DropReason, PortId, Time};
@@ -121,7 +121,7 @@ pub(crate) struct Tree<B> {
     /// How late children are.
     pub(crate) meter: Meter,
     /// By slot, when its fragment began, for the meter.
-    began: Vec<Time>,
+    began: Vec<Began>,
     /// When a neighbour was last heard from.
     pub(crate) last_seen: Time,
 }
@@ -160,7 +160,7 @@ impl<B: Copy> Tree<B> {
             empties: Vec::new(),
             told: vec![None; ring],
             meter: Meter::new(children),
-            began: vec![now; ring],
+            began: vec![Began::UNMEASURED; ring],
             last_seen: now,
             lease,
         }
@@ -390,8 +390,9 @@ impl<B: Copy> Tree<B> {
             sum: Some(buffer),
             ..Slot::new(header.window_cap)
         });
-        if let Some(filling) = old.as_ref().filter(|s| s.phase == Phase::Filling) {
-            self.meter.give_up(self.last_seen, !filling.arrived);
+        if let Some(filling) = old.as_ref().filter(|s| s.phase == Phase::Filling && s.arrived != 0)
+        {
+            self.meter.give_up(self.last_seen, self.began[index], !filling.arrived);
         }
         if let Some(partial) = old.and_then(|s| s.sum) {
             memory.free(partial);
@@ -589,22 +590,23 @@ impl<B: Copy> Tree<B> {
         let slot = self.slots[index].as_ref();
         let (arrived, released) =
             slot.map_or((0, true), |s| (s.arrived, s.phase != Phase::Filling));
-        let complete = arrived.count_ones() as usize == self.lease.children.len();
+        let complete = released && arrived.count_ones() as usize == self.lease.children.len();
         if first {
-            self.began[index] = now;
-            self.meter.begin(now, child);
+            self.began[index] = self.meter.begin(now, child);
         } else {
-            self.meter.arrive(now, child, self.began[index], released && complete);
+            self.meter.arrive(now, child, self.began[index], complete);
         }
         if released && !complete {
-            self.meter.give_up(now, !arrived);
+            self.meter.give_up(now, self.began[index], !arrived);
         }
     }
 
     /// Tells the meter of a sum that was released without a packet.
     fn close(&mut self, vid: u32) {
-        let slot = self.slots[self.index(vid)].as_ref();
-        self.meter.give_up(self.last_seen, slot.map_or(0, |s| !s.arrived));
+        let index = self.index(vid);
+        if let Some(slot) = self.slots[index].as_ref().filter(|s| s.arrived != 0) {
+            self.meter.give_up(self.last_seen, self.began[index], !slot.arrived);
+        }
     }
 
     /// Whether enough children have contributed, and no other child lags so far that it would lose the result.

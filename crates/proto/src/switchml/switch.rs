@@ -7,7 +7,7 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use super::lease::{Lease, LeaseError};
 use super::{Header, Kind, NOBODY};
 use crate::aggregator::Aggregator;
-use crate::lateness::{Lateness, Meter};
+use crate::lateness::{Began, Lateness, Meter};
 use crate::lease::{Granted, LeaseKey, LeaseTable, Tenancy};
 use crate::sequence::distance;
 use crate::values::{RowTransmit, Values};
@@ -41,7 +41,7 @@ struct Round<B> {
     header: Header,
     /// Workers that have contributed, by number (the paper's `seen`).
     arrived: u32,
-    began: Time,
+    began: Began,
     values: Option<B>,
 }
 
@@ -257,7 +257,7 @@ impl<V: Values> Switch<V> {
                 0 => None,
                 _ => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
             };
-            *round = Some(Round { header: *header, arrived: 0, began: now, values });
+            *round = Some(Round { header: *header, arrived: 0, began: Began::UNMEASURED, values });
         }
         let round = round.as_mut().expect("it has begun");
         if round.arrived >> worker & 1 == 1 {
@@ -279,7 +279,7 @@ impl<V: Values> Switch<V> {
         let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
         match begun {
             true => pool.meter.arrive(now, worker, round.began, complete),
-            false => pool.meter.begin(now, worker),
+            false => round.began = pool.meter.begin(now, worker),
         }
         if complete {
             pool.counters.completed += 1;
