@@ -14,7 +14,7 @@
 | NETSUM_MAX_TREES | maximum number of aggregation trees of a job | the controller's choice |
 | NETSUM_RELEASE_FRACTION | share of its children that suffices for a switch to release a sum | 1: all of them |
 | NETSUM_CONGESTION | `panama`, `per-branch`, `coupled` or `none` | per-branch |
-| NETSUM_MIN_BYTES | smaller buffers use the host path; measured | measured costs; on one machine the controller's choice |
+| NETSUM_MIN_BYTES | smaller buffers use hosts; `measured` | measured costs; on one machine the controller's choice |
 | NETSUM_SHARED_MEMORY | `on`: ranks of one host share memory; `off`: they use the network | on |
 | NETSUM_ORDER | `ranks`: sums do not depend on placement; `hosts`: faster if ranks alternate between hosts | ranks |
 | NETSUM_NETWORK | `tcp`, or `ucx` for InfiniBand, RoCE and other networks of UCX | tcp |

@@ -93,7 +93,9 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
             continue
         reasons = list(dict.fromkeys(row["why"] for row in rows))
         modelled = [_without_switches(row) for row in rows]
-        switched = any(row["switches_s"] is not None or cost is not None for row, (_, cost) in zip(rows, modelled, strict=True))
+        switched = any(
+            row["switches_s"] is not None or cost is not None for row, (_, cost) in zip(rows, modelled, strict=True)
+        )
         timed = any(row["switches_s"] is not None for row in rows)
         reasons += ["switches do it; the hosts' times are computed, those of switches measured"] if timed else []
         words = f"{operation}: microseconds by bytes per rank; * chosen: {'; or '.join(reasons)}"

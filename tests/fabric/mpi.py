@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 from namespaces import namespace
-from network import Network
 from netsum.bench.libraries import World
+from network import Network
 
 COMPILER, RUN = "mpicc.openmpi", "mpirun.openmpi"
 SOURCE = Path(__file__).resolve().parents[2] / "python/netsum/bench/mpi.c"

@@ -18,16 +18,20 @@ import pytest
 
 import mpi
 from fabric import Fabric
-from network import Network
 from netsum.bench.cases import Case
 from netsum.bench.libraries import World
 from netsum.bench.ranks import Command
+from network import Network
 from test_throughput import write
 
 RATE_BPS = 1_000_000_000
 ROUNDS = int(os.environ.get("NETSUM_FABRIC_LATENCY_ROUNDS", "9"))
 CALLS = 100
-CASES = [Case("allreduce", "float32", "sum", 8), Case("allreduce", "float32", "sum", 1024), Case("barrier", "int8", "sum", 0)]
+CASES = [
+    Case("allreduce", "float32", "sum", 8),
+    Case("allreduce", "float32", "sum", 1024),
+    Case("barrier", "int8", "sum", 0),
+]
 SWITCHES = {"NETSUM_COLLECTIVES": "all", "NETSUM_MIN_BYTES": "0"}
 
 

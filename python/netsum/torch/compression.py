@@ -16,8 +16,9 @@ knowing the scale. `netsum.torch.shared_scale` has the details. A block with a v
 ranks.
 
 **8 bits, added by hosts** (`to="int8"`). Each rank owns a share of the bucket. All ranks send their values of a share
-to its owner, which adds them as float32 in rank order, divides, rounds the mean to 8 bits and sends it to all. Every block
-of at most `BLOCK` values has a scale of its own. The traffic is a quarter of float32's, and does not use switches.
+to its owner, which adds them as float32 in rank order, divides, rounds the mean to 8 bits and sends it to all. Every
+block of at most `BLOCK` values has a scale of its own. The traffic is a quarter of float32's, and does not use
+switches.
 
 With bfloat16 and `to="int8"`, values that are not finite are sent unchanged to every rank. They leave no rounding
 error.
