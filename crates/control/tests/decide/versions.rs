@@ -53,7 +53,7 @@ fn a_switch_of_other_packets_is_planned_around() {
 #[test]
 fn the_hellos_of_version_0_2_0_are_understood() {
     // Name, address, memory, MTU, and that it has AES instructions.
-    let hello = b"\x0a\x05rack0\x12\x0f127.77.2.1:7701\x18\x80\x80\x80\x20\x28\xdc\x0b\x68\x01";
+    let hello = b"\x0a\x05rack0\x12\x0f127.77.2.1:7701\x18\x80\x80\x80\x20\x28\xdc\x0b\x60\x01";
     let hello = pb::SwitchHello::decode(&hello[..]).unwrap();
     assert_eq!((hello.name.as_str(), hello.udp_address.as_str()), ("rack0", "127.77.2.1:7701"));
     assert_eq!((hello.memory_bytes, hello.mtu, hello.aes), (64 << 20, 1500, true));

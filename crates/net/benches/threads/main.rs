@@ -115,7 +115,8 @@ fn run(jobs: &mut [Job], time: Duration) {
     let wake = Wake::new().expect("an eventfd");
     let (start, mut moved) = (Instant::now(), Instant::now());
     while start.elapsed() < time {
-        let busy = jobs.iter_mut().fold(false, |busy, job| job.turn() || busy);
+        let mut busy = false;
+        jobs.iter_mut().for_each(|job| busy |= job.turn());
         if busy {
             moved = Instant::now();
         } else {

@@ -18,22 +18,29 @@ impl SharedRates for LockedBuckets {
     }
 }
 
-/// The buckets of tenants that some thread knows, by name; of a job without a tenant by job.
+/// The name of a tenant, or a job that stands for itself.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Name {
+    Tenant(Arc<str>),
+    Job(JobId),
+}
+
+/// The buckets of tenants that some thread knows.
 #[derive(Debug, Default)]
 pub(super) struct TenantRates {
-    buckets: FxHashMap<(Option<Arc<str>>, Option<JobId>), Weak<LockedBuckets>>,
+    buckets: FxHashMap<Name, Weak<LockedBuckets>>,
 }
 
 impl TenantRates {
     /// The buckets for packets of a job.
     pub(super) fn of(&mut self, now: Time, job: JobId, owner: &Owner) -> Arc<dyn SharedRates> {
         self.buckets.retain(|_, buckets| buckets.strong_count() > 0);
-        let key = (owner.tenant.clone(), owner.tenant.is_none().then_some(job));
-        if let Some(known) = self.buckets.get(&key).and_then(Weak::upgrade) {
+        let name = owner.tenant.clone().map_or(Name::Job(job), Name::Tenant);
+        if let Some(known) = self.buckets.get(&name).and_then(Weak::upgrade) {
             return known;
         }
         let new = Arc::new(LockedBuckets(Mutex::new(RateBuckets::full(now))));
-        self.buckets.insert(key, Arc::downgrade(&new));
+        self.buckets.insert(name, Arc::downgrade(&new));
         new
     }
 }
