@@ -120,12 +120,25 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 	done
 	@test -n "$(wildcard experiments/$(or $(FIG),*)/run.py)" || { echo "there is no experiments/$(FIG)/run.py"; exit 1; }
 
-collnet: ## NCCL's plug-in called as NCCL calls it, over real switches; SCHEDULES=n for each version, UNDER=a command for the ranks, such as valgrind
+# With a sanitizer, everything is built once more in a folder of its own, the standard library, too: TSan must see all
+# code that synchronises. `-rdynamic` lets the plug-in use the sanitizer's functions of the program that loads it.
+SANITIZED = RUSTFLAGS='-Zsanitizer=$(SANITIZER) -Clink-arg=-rdynamic' CARGO_TARGET_DIR=$(CURDIR)/target/$(SANITIZER) \
+	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+	TSAN_OPTIONS=suppressions=$(CURDIR)/crates/nccl-net/tests/schedules/races.txt
+collnet: ## NCCL's plug-in called as NCCL calls it, over real switches; SCHEDULES=n for each version, UNDER=a command for the ranks, such as valgrind; SANITIZER=thread or address, with nightly Rust
+ifdef SANITIZER
+	@rustc +nightly --print sysroot 2>/dev/null | xargs -I{} test -e {}/lib/rustlib/src/rust/library/std || { \
+	echo "make collnet SANITIZER=$(SANITIZER) needs a nightly Rust with the sources of its library:"; \
+	echo "  rustup toolchain install nightly --profile minimal --component rust-src"; exit 1; }
+	NETSUM_COLLNET_SCHEDULES=$(or $(SCHEDULES),20) $(SANITIZED) cargo +nightly test -Zbuild-std --locked --release --quiet \
+		--target $$(rustc -vV | sed -n 's/^host: //p') -p netsum-nccl-net --test schedules -- --nocapture --test-threads 2
+else
 	NETSUM_COLLNET_SCHEDULES=$(or $(SCHEDULES),100) NETSUM_COLLNET_UNDER='$(UNDER)' cargo test --release --quiet --workspace $(FEATURES) --test schedules
+endif
 
 test-gpu: build $(STAMPS)/torch ## NCCL with the plug-in and CUDA tensors on this machine's GPU; without one, on stand-ins; says what it skipped
 	cargo build --release --quiet --workspace $(FEATURES) --lib
-	$(BIN)/python tests/gpu/run.py
+	$(BIN)/python tests/gpu/run.py --cargo='--workspace $(FEATURES)'
 
 paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
 	$(BIN)/python experiments/paper.py

@@ -179,6 +179,29 @@ def test_messages_that_nobody_sent_are_named():
     assert [f.kind for f in judge({0: waits, 1: _dump(1, 2, sent, sent)})] == ["well"]
 
 
+def test_operations_of_all_groups_are_a_timeline(tmp_path: Path):
+    for group, rank, call in [("g", 0, "barrier"), ("nccl-x-1", 0, "allreduce bfloat16[9] by COLLNET_CHAIN, SIMPLE")]:
+        operation = {**DUMP["operations"][0], "call": call, "called_unix_s": 2.0}
+        ended = {**operation, "called_unix_s": 1.0, "seconds": 0.5}
+        text = json.dumps({**DUMP, "group": group, "written_unix_s": 5.0, "operations": [ended, operation]})
+        (tmp_path / f"netsum-{group}-rank{rank}.json").write_text(text)
+    file = tmp_path / "timeline.json"
+    assert f"{file}: open it in" in _recorder(tmp_path, "--timeline", file, code=1)
+    events = json.loads(file.read_text())["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert names == {1: "g", 2: "nccl-x-1"}
+    spans = [
+        (event["pid"], event["tid"], event["name"], event["ts"], event["dur"]) for event in events if event["ph"] == "X"
+    ]
+    collnet = "allreduce bfloat16[9] by COLLNET_CHAIN, SIMPLE"
+    assert spans == [
+        (1, 1, "barrier", 1e6, 0.5e6),
+        (1, 1, "barrier", 2e6, 3e6),
+        (2, 1, collnet, 1e6, 0.5e6),
+        (2, 1, collnet, 2e6, 3e6),
+    ]
+
+
 def test_files_that_cannot_be_used_are_named(tmp_path: Path):
     with pytest.raises(RecorderError, match="NETSUM_RECORDER"):
         read(tmp_path)

@@ -379,6 +379,27 @@ def test_jobs_of_one_host_with_groups_of_one_name_are_told_apart():
         choose([theirs, ours], "world", 9)
 
 
+def test_communicators_of_nccl_are_judged_with_the_job():
+    def of_nccl(rank: int, waits: bool) -> Process:
+        calls = _calls(9, 5.0 if waits else None, "allreduce float32[9] by COLLNET_CHAIN, SIMPLE")
+        known = replace(_in_group("nccl-world-1", rank, calls)["nccl-world-1"], size=4, places=(), stats={})
+        return _process(rank, _calls(20, None), groups={"nccl-world-1": known})
+
+    processes = [of_nccl(rank, rank != 2) for rank in range(4)]
+    case = _case(*processes)
+    verdict = judge(case)
+    assert verdict.ranks == (2,) and "has not called it" in verdict.words
+    said = lines(case, verdict)
+    assert said[1] == "waited for: operation #9 of group nccl-world-1, allreduce float32[9] by COLLNET_CHAIN, SIMPLE"
+    # Without the job's own group, as on a host without a head of CollNet.
+    alone = [replace(each, groups={"nccl-world-1": each.groups["nccl-world-1"]}) for each in processes]
+    case = Case("nccl-world-1", 4, [Round(dict(enumerate(alone)))])
+    assert judge(case).ranks == (2,)
+    ours, theirs = processes[0].groups["world"], processes[0].groups["nccl-world-1"]
+    assert choose([replace(theirs, size=64), ours], None, None) is ours
+    assert choose([theirs, ours], "nccl-world-1", None) is theirs
+
+
 def test_who_waits_for_whom_and_where():
     case = _case(*TRIO, _behind(2, frames=LOADING, call="sleep"))
     said = lines(case, judge(case))

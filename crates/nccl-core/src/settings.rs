@@ -65,7 +65,7 @@ impl Settings {
 }
 
 /// The variables that are read.
-pub const SETTINGS: [&CStr; 14] = [
+pub const SETTINGS: [&CStr; 22] = [
     c"NETSUM_CONTROLLER",
     c"NETSUM_HOST",
     c"NETSUM_TIMEOUT_S",
@@ -78,11 +78,19 @@ pub const SETTINGS: [&CStr; 14] = [
     c"NETSUM_RELEASE_FRACTION",
     c"NETSUM_CONGESTION",
     c"NETSUM_MIN_BYTES",
+    c"NETSUM_SHARED_MEMORY",
+    c"NETSUM_ORDER",
+    c"NETSUM_NETWORK",
+    c"NETSUM_TRUSTED_NETWORK",
+    c"NETSUM_DIGEST_EVERY",
+    c"NETSUM_ALGORITHMS",
+    c"NETSUM_LINK_LATENCY_S",
+    c"NETSUM_LINK_BYTES_PER_S",
     c"NETSUM_CREDENTIALS",
     c"NETSUM_RECORDER",
 ];
 
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 19] = [
     "protocol",
     "tenant",
     "encrypt",
@@ -92,6 +100,14 @@ const OPTIONS: [&str; 11] = [
     "release_fraction",
     "congestion",
     "min_bytes",
+    "shared_memory",
+    "order",
+    "network",
+    "trusted_network",
+    "digest_every",
+    "algorithms",
+    "link_latency_s",
+    "link_bytes_per_s",
     "credentials",
     "recorder",
 ];
@@ -127,5 +143,10 @@ mod tests {
         assert!(words("NETSUM_TIMEOUT_S", "soon").contains("NETSUM_TIMEOUT_S=soon"));
         assert!(words("NETSUM_TIMEOUT_S", "inf").contains("NETSUM_TIMEOUT_S=inf"));
         assert!(words("NETSUM_MAX_TREES", "many").contains("option max_trees"));
+        // The tuner's cost model.
+        let link = read("NETSUM_LINK_LATENCY_S", "5e-6").unwrap().options;
+        assert_eq!(link.link_latency_s, Some(5e-6));
+        assert!(!read("NETSUM_SHARED_MEMORY", "off").unwrap().options.shared_memory);
+        assert!(words("NETSUM_LINK_BYTES_PER_S", "fast").contains("option link_bytes_per_s"));
     }
 }

@@ -103,7 +103,9 @@ pub(crate) extern "C" fn register_dma_buf(
 ) -> Code {
     call("regMrDmaBuf", || {
         write(mhandle, 0, "mhandle")?;
-        Err(Failure::argument("memory of devices cannot be registered: ptrSupport is host memory"))
+        Err(Failure::argument(
+            "memory of a device cannot be registered: sockets send from the host's memory alone, which NCCL stages it in",
+        ))
     })
 }
 

@@ -262,8 +262,9 @@ pub(crate) extern "C" fn test(request: Handle, done: *mut c_int, sizes: *mut c_i
 
 pub(crate) extern "C" fn close(endpoint: Handle) -> Code {
     call("close", || {
-        ENDPOINTS.remove(endpoint)?.close();
-        MESSAGES.retain(Message::is_open);
+        let endpoint = ENDPOINTS.remove(endpoint)?;
+        endpoint.close();
+        MESSAGES.retain(|message| !message.is_of(&endpoint));
         Ok(())
     })
 }

@@ -1,4 +1,5 @@
-//! NCCL's operations as netsum's flight recorder has its own: `netsum recorder` reads what this writes.
+//! NCCL's operations as netsum's flight recorder has its own: this process answers `netsum why` with them, and `netsum
+//! recorder` reads what this writes.
 //!
 //! A collective of NCCL has ended when its own event and those of its parts have: the calling thread stops the first
 //! one as soon as the kernel is launched, the proxy's threads stop the others when the network has done its work.
@@ -8,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use netsum_collective::responder::{self, OtherGroup};
 use netsum_collective::{RECORDED_MAX, Recorded, RecordedData, RecordedOperation};
 use netsum_nccl_core::{Failure, SYSTEM_ERROR};
 use parking_lot::Mutex;
@@ -19,7 +21,8 @@ pub(crate) struct Profiled {
     group: String,
     rank: u32,
     size: u32,
-    folder: PathBuf,
+    /// Where to write; `None`: nowhere.
+    folder: Option<PathBuf>,
     state: Mutex<State>,
 }
 
@@ -57,11 +60,19 @@ pub(crate) struct Open {
 static ALL: Mutex<Vec<Weak<Profiled>>> = Mutex::new(Vec::new());
 
 impl Profiled {
-    pub(crate) fn new(group: String, (rank, size): (u32, u32), folder: PathBuf) -> Arc<Profiled> {
+    /// A communicator whose operations are in this process's answers from now on.
+    pub(crate) fn new(
+        group: String,
+        (rank, size): (u32, u32),
+        folder: Option<PathBuf>,
+    ) -> Arc<Profiled> {
         let profiled = Arc::new(Profiled { group, rank, size, folder, state: Mutex::default() });
         let mut all = ALL.lock();
         all.retain(|other| other.strong_count() > 0);
         all.push(Arc::downgrade(&profiled));
+        drop(all);
+        let answers: Arc<dyn OtherGroup> = profiled.clone();
+        responder::include(&answers);
         profiled
     }
 
@@ -94,8 +105,17 @@ impl Profiled {
         state.operations.iter().filter_map(|operation| operation.handle.get().copied()).collect()
     }
 
-    /// Writes the last operations into the folder.
-    pub(crate) fn write(&self, why: &str) -> Result<PathBuf, Failure> {
+    /// Writes the last operations into the folder, if there is one; returns the file.
+    pub(crate) fn write(&self, why: &str) -> Result<Option<PathBuf>, Failure> {
+        let Some(folder) = &self.folder else { return Ok(None) };
+        let written = self.recorded_for(why).write(folder);
+        written.map(Some).map_err(|error| Failure {
+            code: SYSTEM_ERROR,
+            words: format!("cannot write to {}: {error}", folder.display()),
+        })
+    }
+
+    fn recorded_for(&self, why: &str) -> Recorded {
         let (now, unix) = (Instant::now(), SystemTime::now().duration_since(UNIX_EPOCH));
         let unix_s = unix.map_or(0.0, |unix| unix.as_secs_f64());
         let operations: Vec<Arc<Operation>> =
@@ -112,12 +132,13 @@ impl Profiled {
             data: operation.data.clone(),
         };
         let operations = operations.iter().map(line).collect();
-        let place = (self.rank, self.size);
-        let recorded = Recorded::of_others(self.group.clone(), place, why, unix_s, operations);
-        recorded.write(&self.folder).map_err(|error| Failure {
-            code: SYSTEM_ERROR,
-            words: format!("cannot write to {}: {error}", self.folder.display()),
-        })
+        Recorded::of_others(self.group.clone(), (self.rank, self.size), why, unix_s, operations)
+    }
+}
+
+impl OtherGroup for Profiled {
+    fn recorded(&self) -> Recorded {
+        self.recorded_for("asked")
     }
 }
 

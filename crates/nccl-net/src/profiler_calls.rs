@@ -30,10 +30,7 @@ pub(crate) extern "C" fn init(
     log::set(logger);
     call("init of the profiler", || {
         write(context, 0, "context")?;
-        let Some(folder) = Settings::from_environment()?.options.recorder else {
-            // Nobody reads it.
-            return write(mask, 0, "eActivationMask");
-        };
+        let folder = Settings::from_environment()?.options.recorder;
         let place = match (u32::try_from(rank), u32::try_from(ranks)) {
             (Ok(rank), Ok(ranks)) if rank < ranks => (rank, ranks),
             _ => {
@@ -47,9 +44,12 @@ pub(crate) extern "C" fn init(
             _ => format!("nccl-{comm_id:x}"),
         };
         let version = env!("CARGO_PKG_VERSION");
+        let written = match &folder {
+            Some(folder) => format!(", and its operations go to {}", folder.display()),
+            None => String::new(),
+        };
         log::info(&format!(
-            "PROFILER/netsum: version {version}, operations of {group} go to {}",
-            folder.display()
+            "PROFILER/netsum: version {version}, netsum why knows {group}{written}"
         ));
         write(mask, COLLECTIVE | MESSAGE | PROXY_OPERATION, "eActivationMask")?;
         write(context, PROFILED.add(Profiled::new(group, place, folder)), "context")
@@ -138,8 +138,9 @@ pub(crate) extern "C" fn finalize(context: Handle) -> Code {
         for handle in profiled.handles() {
             let _ = EVENTS.remove(handle);
         }
-        let path = profiled.write("NCCL's communicator ended")?;
-        log::info(&format!("PROFILER/netsum: wrote {}", path.display()));
+        if let Some(path) = profiled.write("NCCL's communicator ended")? {
+            log::info(&format!("PROFILER/netsum: wrote {}", path.display()));
+        }
         Ok(())
     })
 }

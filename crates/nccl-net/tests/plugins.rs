@@ -6,12 +6,14 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
 use std::ptr::{null, null_mut};
+use std::time::Duration;
 
 use libloading::Library;
 use nccl_net_netsum::interface::{
     Event, OfKind, ProfiledCollective, ProfiledMessage, ProfilerV4, ProfilerV5, TunerV3, TunerV4,
     TunerV5, TunerV6,
 };
+use netsum_collective::responder::{ask_process, socket_folder};
 use serde_json::Value;
 
 /// `ncclFuncAllReduce` and `ncclFuncAllGather`.
@@ -128,7 +130,6 @@ fn without_switches() {
 
 #[test]
 fn the_profiler_writes_what_the_recorder_reads() {
-    in_a_process("nobody_records", &[]);
     for version in 4..=7 {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("profiler{version}"));
         let _ = std::fs::remove_dir_all(&folder);
@@ -194,11 +195,63 @@ impl Profiler {
 }
 
 #[test]
-#[ignore = "a process of another test"]
-fn nobody_records() {
-    let (_, contexts, mask) = profiler(6, c"");
-    assert_eq!((contexts, mask), ([0, 0], 0));
+fn a_process_answers_with_nccls_operations() {
+    for version in 4..=7 {
+        // Sockets have short paths.
+        let folder = std::env::temp_dir().join(format!("netsum-{}-{version}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let variables =
+            [("XDG_RUNTIME_DIR", folder.to_str().unwrap()), ("VERSION", &version.to_string())];
+        in_a_process("is_asked", &variables);
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }
+
+#[test]
+#[ignore = "a process of another test"]
+fn is_asked() {
+    let version: u32 = std::env::var("VERSION").unwrap().parse().unwrap();
+    let (profiler, contexts, mask) = profiler(version, c"world");
+    assert_eq!(mask as u64, COLLECTIVE | MESSAGE | PROXY_OPERATION);
+    let of_part = || OfKind { message: NO_MESSAGE };
+    let ended = profiler.collective(contexts[0], c"AllReduce", 10);
+    assert_eq!((profiler.stop)(ended), 0);
+    let sum = profiler.collective(contexts[0], c"AllReduce", 1000);
+    let part = profiler.begin(contexts[0], PROXY_OPERATION, sum, of_part());
+    assert_eq!((profiler.stop)(sum), 0);
+    let ask = || -> Vec<Value> {
+        let socket = socket_folder().join(format!("{}.sock", std::process::id()));
+        let answer = ask_process(&socket, "", Duration::from_secs(5)).unwrap();
+        let answer: Value = serde_json::from_str(&answer).unwrap();
+        answer["groups"].as_array().unwrap().clone()
+    };
+    let groups = ask();
+    let name =
+        |group: &Value| (group["name"].clone(), group["rank"].clone(), group["size"].clone());
+    let expected = |rank: u32| (Value::from("nccl-world-abc"), Value::from(rank), Value::from(2));
+    assert_eq!(groups.iter().map(name).collect::<Vec<_>>(), [expected(0), expected(1)]);
+    let [first, second] = groups[0]["operations"].as_array().unwrap().as_slice() else { panic!() };
+    assert!(first["seconds"].is_number() && second["seconds"].is_null(), "{groups:?}");
+    assert_eq!(second["call"], "allreduce bfloat16[1000] by COLLNET_CHAIN, SIMPLE");
+    assert_eq!((&groups[0]["next"], &groups[1]["next"]), (&Value::from(2), &Value::from(0)));
+    assert_eq!(groups[0]["stats"], Value::Null);
+    assert_eq!((profiler.stop)(part), 0);
+    assert!(ask()[0]["operations"][1]["seconds"].is_number());
+    // What has ended is in no answer.
+    assert_eq!((profiler.finalize)(contexts[0]), 0);
+    assert_eq!(ask().iter().map(name).collect::<Vec<_>>(), [expected(1)]);
+    assert_eq!((profiler.finalize)(contexts[1]), 0);
+    assert!(ask().is_empty());
+}
+
+/// What an event has that is neither a collective nor a message of interest.
+const NO_MESSAGE: ProfiledMessage = ProfiledMessage {
+    function: c"Recv".as_ptr(),
+    memory: null_mut(),
+    datatype: c"ncclFloat32".as_ptr(),
+    count: 25,
+    peer: 1,
+};
 
 #[test]
 #[ignore = "a process of another test"]
@@ -207,15 +260,7 @@ fn two_ranks() {
     let name = CString::new("a/b").unwrap();
     let (profiler, contexts, mask) = profiler(version, &name);
     assert_eq!(mask as u64, COLLECTIVE | MESSAGE | PROXY_OPERATION);
-    let none = || OfKind {
-        message: ProfiledMessage {
-            function: c"Recv".as_ptr(),
-            memory: null_mut(),
-            datatype: c"ncclFloat32".as_ptr(),
-            count: 25,
-            peer: 1,
-        },
-    };
+    let none = || OfKind { message: NO_MESSAGE };
     // Far more than are kept; the last one of rank 0 has a part that goes on.
     for _ in 0..600 {
         let sum = profiler.collective(contexts[0], c"AllReduce", 1000);

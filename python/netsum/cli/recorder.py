@@ -1,19 +1,25 @@
 """`netsum recorder`."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from netsum import private
 from netsum.cli.output import console, errors, print_json
 from netsum.recorder import judge, read
+from netsum.recorder.timeline import timeline
 from netsum.recorder.torch_format import PREFIX, write
 
 
 def recorder(
     folder: Annotated[Path, typer.Argument(help="of NETSUM_RECORDER, with the files of all ranks")],
     as_json: Annotated[bool, typer.Option("--json", help="findings as JSON on standard output")] = False,
+    timeline_file: Annotated[
+        Path | None, typer.Option("--timeline", help="also write all operations as a timeline for Perfetto here")
+    ] = None,
     torch_format: Annotated[Path | None, typer.Option("--torch", help="also write files for torchfrtrace here")] = None,
 ) -> None:
     """Diagnose from the last operations of all ranks which ranks wait, which are missing, and where calls diverged.
@@ -37,5 +43,10 @@ def recorder(
             into = torch_format if len(groups) == 1 else torch_format / name.replace("/", "-")
             write(dumps, into)
             errors.print(f"torchfrtrace {into} --prefix {PREFIX}", highlight=False, markup=False, soft_wrap=True)
+    if timeline_file:
+        private.write_text(timeline_file, json.dumps(timeline(groups)))
+        errors.print(
+            f"{timeline_file}: open it in https://ui.perfetto.dev", highlight=False, markup=False, soft_wrap=True
+        )
     if any(finding.kind != "well" for findings in found.values() for finding in findings):
         raise typer.Exit(1)

@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any
 
 from netsum.reports import RankOperations
+from netsum.trace_events import document, named, span
 
 KEPT = 2048
 """Operations kept of a rank."""
@@ -51,28 +52,18 @@ class OperationLog:
         return {"calls": list(calls), "ranks": ranks}
 
     def trace(self, job: int, name: str, pauses: list[dict[str, Any]], places: dict[int, str]) -> dict[str, Any]:
-        """The JSON that https://ui.perfetto.dev and chrome://tracing open: a track per rank, and one of pauses.
-
-        Format: Chrome's Trace Event Format, times in microseconds. An operation in progress lasts until now."""
-        events: list[dict[str, Any]] = [_meta("process_name", job, 0, f"job {job} {name}")]
+        """A file for Perfetto and Chrome: a track per rank, and one of pauses. An operation in progress lasts until
+        now."""
+        events = [named("process_name", job, 0, f"job {job} {name}")]
         now = time.time()
         for rank, known in sorted(self._ranks.items()):
-            events.append(_meta("thread_name", job, rank + 1, f"rank {rank} {places.get(rank, '')}".rstrip()))
+            events.append(named("thread_name", job, rank + 1, f"rank {rank} {places.get(rank, '')}".rstrip()))
             for number in self._order[rank]:
                 call, size, called, seconds = known[number]
                 lasts = max(now - called, 0.0) if seconds is None else seconds
                 arguments = {"number": number, "bytes": size, "in_progress": seconds is None}
-                events.append(_slice(call, job, rank + 1, called, lasts, arguments))
-        events.append(_meta("thread_name", job, 0, "pauses of the trees"))
+                events.append(span(call, job, rank + 1, called, lasts, arguments))
+        events.append(named("thread_name", job, 0, "pauses of the trees"))
         for pause in pauses:
-            events.append(_slice(pause["what"] or "pause", job, 0, pause["at_unix_s"], pause["seconds"], {}))
-        return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def _meta(kind: str, job: int, thread: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": job, "tid": thread, "args": {"name": name}}
-
-
-def _slice(name: str, job: int, thread: int, at: float, lasts: float, arguments: dict[str, Any]) -> dict[str, Any]:
-    times = {"ts": round(at * 1e6, 1), "dur": round(lasts * 1e6, 1)}
-    return {"name": name, "cat": "netsum", "ph": "X", "pid": job, "tid": thread, **times, "args": arguments}
+            events.append(span(pause["what"] or "pause", job, 0, pause["at_unix_s"], pause["seconds"], {}))
+        return document(events)

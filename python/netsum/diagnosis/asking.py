@@ -70,7 +70,7 @@ def of_sockets(
     all_here = sum(_is_in(answer, chosen) for answer in answers.values()) == size
 
     def ask() -> Answers:
-        if all_here:
+        if all_here or not chosen.stats:
             return {each.groups[group].rank: each for each in _ask_all(sockets).values() if _is_in(each, chosen)}
         # Ranks on other hosts are asked over the mesh of one of this host; those here answer for themselves, too.
         return _by_rank(_core.ask_process(gate, group, PATIENCE_S))
@@ -84,10 +84,11 @@ def of_sockets(
 
 
 def choose(memberships: list[Membership], name: str | None, job: int | None) -> Membership:
-    """The membership of the group of that name and job, else of the largest one. Raises WhyError if there is none."""
+    """The membership of the group of that name and job, else of the largest one, of netsum's if there are any: their
+    ranks on other hosts can be asked. Raises WhyError if there is none."""
     found = [m for m in memberships if name in (None, m.group) and job in (None, m.stats.get("job"))]
     if found:
-        return max(found, key=lambda membership: membership.size)
+        return max(found, key=lambda membership: (bool(membership.stats), membership.size))
     known = ", ".join(sorted({m.group for m in memberships})) or "none"
     wanted = (f" {name!r}" if name is not None else "") + (f" of job {job}" if job is not None else "")
     raise WhyError(f"no process of this host is in a group{wanted}; groups are: {known}")

@@ -51,7 +51,8 @@ class Call:
 
 @dataclass(frozen=True)
 class Membership:
-    """One group of a process."""
+    """One group of a process. stats: empty for a group of another library, as NCCL's communicators, whose ranks cannot
+    ask each other."""
 
     group: str
     rank: int
@@ -159,7 +160,7 @@ def _membership(group: dict[str, Any]) -> Membership:
         calls=tuple(calls),
         silent=frozenset(group["silent"]),
         peers={rank: (state["pid"], state["state"]) for rank, state in group["peers"]},
-        stats=group["stats"],
+        stats=group["stats"] or {},
     )
 
 

@@ -106,11 +106,11 @@ def _unanswered_ranks(case: Case, job: JobStatus) -> list[int]:
     stopped_s: dict[int, float] = {}
     for rank, process in case.rounds[-1].processes.items() if case.rounds else ():
         membership = process.groups.get(case.group)
-        pauses = [pause for pause in membership.stats["pauses"] if _is_silence(pause)] if membership else []
+        pauses = [pause for pause in membership.stats.get("pauses", []) if _is_silence(pause)] if membership else []
         if not membership or not pauses:
             return []
         ended = pauses[-1]["at_unix_s"] + pauses[-1]["seconds"]
-        if membership.stats["trees"] and process.at - ended > RECENT_S:
+        if membership.stats.get("trees") and process.at - ended > RECENT_S:
             return []
         stopped_s[rank] = pauses[-1]["seconds"]
     longest = max(stopped_s.values(), default=0.0)
@@ -184,7 +184,7 @@ def growth_of_trees(group: str, before: Process, now: Process) -> dict[tuple[int
 
 def _trees(group: str, process: Process) -> list[dict[str, Any]]:
     membership = process.groups.get(group)
-    return list(membership.stats["trees"]) if membership else []
+    return list(membership.stats.get("trees", [])) if membership else []
 
 
 @dataclass

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::Stacks;
 use super::process::{self, Load, ProcessState, Sample, ThreadSample};
+use super::{OtherGroup, Stacks};
 use crate::group::Connected;
 use crate::recorder::RecordedOperation;
 use crate::status::GroupStats;
@@ -26,7 +26,7 @@ pub struct Evidence {
     pub threads: Vec<ThreadSample>,
     /// Of this library's threads the one that waited longest for a processor.
     pub library: Option<ThreadSample>,
-    /// The process's groups.
+    /// The process's groups, those of other libraries last.
     pub groups: Vec<GroupEvidence>,
     /// Call stacks of its interpreter; null: there is none.
     pub stacks: serde_json::Value,
@@ -55,13 +55,17 @@ pub struct GroupEvidence {
     pub silent: Vec<u32>,
     /// Other processes of the group on this host, by rank.
     pub peers: Vec<(u32, ProcessState)>,
-    /// Statistics.
-    pub stats: GroupStats,
+    /// Statistics; null: it is a group of another library.
+    pub stats: Option<GroupStats>,
 }
 
 impl Evidence {
     /// Takes [`SAMPLE`] and at most as long again.
-    pub(super) fn collect(groups: &[Arc<Connected>], stacks: Option<&Stacks>) -> Evidence {
+    pub(super) fn collect(
+        groups: &[Arc<Connected>],
+        others: &[Arc<dyn OtherGroup>],
+        stacks: Option<&Stacks>,
+    ) -> Evidence {
         let (sample, began) = (Sample::begin(), Instant::now());
         let stacks = stacks.and_then(|stacks| stacks(SAMPLE)).unwrap_or_default();
         std::thread::sleep(SAMPLE.saturating_sub(began.elapsed()));
@@ -74,7 +78,10 @@ impl Evidence {
             load: process::load(),
             threads: threads.program,
             library: threads.library,
-            groups: groups.iter().take(GROUPS_MAX).map(|group| of_group(group)).collect(),
+            groups: {
+                let groups = groups.iter().take(GROUPS_MAX).map(|group| of_group(group));
+                groups.chain(others.iter().take(GROUPS_MAX).map(of_other)).collect()
+            },
             stacks,
         }
     }
@@ -83,7 +90,7 @@ impl Evidence {
 fn of_group(group: &Connected) -> GroupEvidence {
     let core = &group.core;
     let recorded = core.recorded("");
-    let next = recorded.operations.iter().filter_map(|op| op.number).max().map_or(0, |n| n + 1);
+    let next = next(&recorded.operations);
     let own = &core.processes[core.rank as usize];
     let peers =
         (0..).zip(&core.processes).filter(|(rank, (host, _))| *rank != core.rank && *host == own.0);
@@ -104,8 +111,30 @@ fn of_group(group: &Connected) -> GroupEvidence {
             .take(PEERS_MAX)
             .map(|(rank, (_, pid))| (rank, process::process(*pid)))
             .collect(),
-        stats: group.stats(),
+        stats: Some(group.stats()),
     }
+}
+
+fn of_other(group: &Arc<dyn OtherGroup>) -> GroupEvidence {
+    let recorded = group.recorded();
+    GroupEvidence {
+        name: recorded.group,
+        rank: recorded.rank,
+        size: recorded.size,
+        places: Vec::new(),
+        failure: recorded.failure,
+        away: None,
+        next: next(&recorded.operations),
+        operations: shortened(recorded.operations),
+        silent: Vec::new(),
+        peers: Vec::new(),
+        stats: None,
+    }
+}
+
+/// The number of the collective after these.
+fn next(operations: &[RecordedOperation]) -> u64 {
+    operations.iter().filter_map(|op| op.number).max().map_or(0, |n| n + 1)
 }
 
 /// Those that have not ended, the first [`OPEN_MAX`], and the last [`ENDED_MAX`] others.

@@ -22,6 +22,7 @@ pub use evidence::Evidence;
 pub(crate) use gather::{Asked, ask, on_answer};
 pub use local::{ask_process, socket_folder};
 
+use crate::Recorded;
 use crate::group::Connected;
 use crate::messages::MessageKind;
 
@@ -29,10 +30,17 @@ use crate::messages::MessageKind;
 /// not wait for longer.
 pub type Stacks = Box<dyn Fn(Duration) -> Option<serde_json::Value> + Send + Sync>;
 
+/// A group that is not netsum's, of which this process can say what it does: a communicator of another library.
+pub trait OtherGroup: Send + Sync {
+    /// Its last operations. Called on any thread; must not wait.
+    fn recorded(&self) -> Recorded;
+}
+
 struct Responder {
     /// A forked process has none of its parent's threads.
     process: Process,
     groups: Vec<Weak<Connected>>,
+    others: Vec<Weak<dyn OtherGroup>>,
 }
 
 static RESPONDER: Mutex<Option<Responder>> = Mutex::new(None);
@@ -47,13 +55,25 @@ pub fn set_stacks(stacks: Stacks) {
 
 /// Includes a group in this process's answers; the first one opens the process's socket.
 pub(crate) fn register(group: &Arc<Connected>) {
+    let group = Arc::downgrade(group);
+    add(|this| this.groups.push(group));
+}
+
+/// Includes a group of another library in this process's answers, until it is dropped.
+pub fn include(group: &Arc<dyn OtherGroup>) {
+    let group = Arc::downgrade(group);
+    add(|this| this.others.push(group));
+}
+
+fn add(add: impl FnOnce(&mut Responder)) {
     let mut responder = RESPONDER.lock();
     let this = responder.take().filter(|responder| responder.process.is_this());
     let is_first = this.is_none();
-    let mut this =
-        this.unwrap_or_else(|| Responder { process: Process::this(), groups: Vec::new() });
+    let new = || Responder { process: Process::this(), groups: Vec::new(), others: Vec::new() };
+    let mut this = this.unwrap_or_else(new);
     this.groups.retain(|group| group.strong_count() > 0);
-    this.groups.push(Arc::downgrade(group));
+    this.others.retain(|group| group.strong_count() > 0);
+    add(&mut this);
     *responder = Some(this);
     drop(responder);
     if is_first && let Err(error) = local::serve() {
@@ -66,6 +86,12 @@ fn groups() -> Vec<Arc<Connected>> {
     let responder = RESPONDER.lock();
     let this = responder.as_ref().filter(|responder| responder.process.is_this());
     this.map_or(Vec::new(), |this| this.groups.iter().filter_map(Weak::upgrade).collect())
+}
+
+fn others() -> Vec<Arc<dyn OtherGroup>> {
+    let responder = RESPONDER.lock();
+    let this = responder.as_ref().filter(|responder| responder.process.is_this());
+    this.map_or(Vec::new(), |this| this.others.iter().filter_map(Weak::upgrade).collect())
 }
 
 /// Answers on a thread of its own, which calls `reply` with the JSON; too many questions at once get no answer.
@@ -96,7 +122,7 @@ pub(crate) fn on_question(group: String, from: u32, number: u64) {
 /// What this process knows, as JSON.
 pub(crate) fn answer() -> String {
     let stacks = STACKS.lock().clone();
-    let evidence = Evidence::collect(&groups(), stacks.as_deref());
+    let evidence = Evidence::collect(&groups(), &others(), stacks.as_deref());
     serde_json::to_string(&evidence).unwrap_or_default()
 }
 

@@ -110,10 +110,6 @@ impl Endpoint {
         state.queue.clear();
         state.failure.get_or_insert_with(|| Failure::usage("the connection is closed"));
     }
-
-    fn is_closed(&self) -> bool {
-        self.state.lock().failure.is_some()
-    }
 }
 
 impl Message {
@@ -126,9 +122,8 @@ impl Message {
         Ok(self.outcome.bytes())
     }
 
-    /// Whether NCCL may still ask for it.
-    pub(crate) fn is_open(&self) -> bool {
-        !self.endpoint.is_closed()
+    pub(crate) fn is_of(&self, endpoint: &Arc<Endpoint>) -> bool {
+        Arc::ptr_eq(&self.endpoint, endpoint)
     }
 }
 

@@ -2,8 +2,9 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
+use std::path::PathBuf;
 use std::ptr::null_mut;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use nccl_net_netsum::interface::*;
 
@@ -85,12 +86,29 @@ pub struct Window {
     pub bytes: usize,
 }
 
+/// The library that was built with this program: beside it, or, where cargo has a folder for each unit of a package, in
+/// the newest other one.
+fn built() -> PathBuf {
+    let name = "libnccl_net_netsum.so";
+    let program = std::env::current_exe().unwrap();
+    let beside = program.with_file_name(name);
+    if beside.exists() {
+        return beside;
+    }
+    let units = program.ancestors().nth(3).unwrap().read_dir().unwrap().flatten();
+    let others = units.map(|unit| unit.path().join("out").join(name)).filter(|path| path.exists());
+    let newest = others.max_by_key(|path| path.metadata().unwrap().modified().unwrap());
+    newest.unwrap_or_else(|| panic!("no {name} beside {}", program.display()))
+}
+
 /// Loads the library as NCCL does; never unloads it.
 pub fn load(version: u32) -> (CollNet, Net) {
-    let path = std::env::current_exe().unwrap().with_file_name("libnccl_net_netsum.so");
-    // SAFETY: the library has no initialisers of its own.
-    let library = unsafe { libloading::Library::new(&path) };
-    let library = Box::leak(Box::new(library.unwrap_or_else(|error| panic!("{error}"))));
+    static LIBRARY: OnceLock<libloading::Library> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        // SAFETY: the library has no initialisers of its own.
+        let library = unsafe { libloading::Library::new(built()) };
+        library.unwrap_or_else(|error| panic!("{error}"))
+    });
     fn table<T>(library: &libloading::Library, name: &str, version: u32) -> &'static T {
         let symbol = format!("nccl{name}_v{version}");
         // SAFETY: the symbol of that name has this type, which the test of layouts compares with NCCL's headers.
@@ -188,6 +206,19 @@ impl CollNet {
     pub fn register(self, comm: Handle, memory: &mut [u8], kind: c_int) -> Result<Handle, Code> {
         let (data, size) = (memory.as_mut_ptr().cast(), memory.len());
         got(0, |to| collnet!(self, table => (table.reg_mr)(comm, data, size, kind, to)))
+    }
+
+    /// `file`: of the memory of a device.
+    pub fn register_dma_buf(
+        self,
+        comm: Handle,
+        memory: &mut [u8],
+        kind: c_int,
+        file: c_int,
+    ) -> Result<Handle, Code> {
+        let (data, size) = (memory.as_mut_ptr().cast(), memory.len());
+        let register = |to| collnet!(self, table => (table.reg_mr_dma_buf)(comm, data, size, kind, 0, file, to));
+        got(0, register)
     }
 
     pub fn deregister(self, comm: Handle, registration: Handle) -> Result<(), Code> {

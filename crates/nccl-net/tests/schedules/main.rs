@@ -3,7 +3,8 @@
 //!
 //! A schedule is drawn from its number: version of the interface, communicators, operations, sizes, how many run at
 //! once, delays. NETSUM_COLLNET_SCHEDULES is the number of schedules per version (`make collnet SCHEDULES=n`), and
-//! NETSUM_COLLNET_UNDER a command under which the ranks run (`make collnet UNDER='valgrind --tool=helgrind'`).
+//! NETSUM_COLLNET_UNDER a command under which the ranks run (`make collnet UNDER='valgrind --tool=helgrind'`). With
+//! `make collnet SANITIZER=thread` or `address`, ranks, library and switches are instrumented.
 
 mod api;
 mod bootstrap;
@@ -14,7 +15,7 @@ mod rank;
 mod schedule;
 
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bootstrap::Bootstrap;
 use fabric::{Fabric, RANKS};
@@ -27,6 +28,8 @@ const SCHEDULES: &str = "NETSUM_COLLNET_SCHEDULES";
 const VERSION: &str = "NETSUM_COLLNET_VERSION";
 const TASK: &str = "NETSUM_COLLNET_TASK";
 const UNDER: &str = "NETSUM_COLLNET_UNDER";
+/// Of the plug-in.
+const COLLECTIVES: &str = "NETSUM_COLLECTIVES";
 
 /// The first of this program's loopback blocks 127.X.0.0/16, apart from those of other test programs.
 const FIRST_BLOCK: u8 = 180;
@@ -83,22 +86,38 @@ fn all_succeed(mut ranks: Vec<Child>, what: &str) {
     assert!(failed.is_empty(), "{what}: ranks {failed:?} have failed");
 }
 
-fn schedules(version: u32, kill: Option<&str>) {
+/// Schedules of a version; in the second half, switches do reduce-scatters and all-gathers, too.
+fn schedules(version: u32, mut kill: Option<&str>) {
     let count = std::env::var(SCHEDULES).ok().and_then(|count| count.parse().ok()).unwrap_or(FEW);
     let first = std::env::var(FIRST).ok().and_then(|first| first.parse().ok()).unwrap_or(1);
     let mut fabric = Fabric::start();
-    let meeting = Bootstrap::start();
-    let more = [
-        (VERSION, version.to_string()),
-        (SCHEDULES, u64::to_string(&count)),
-        (FIRST, u64::to_string(&first)),
-    ];
-    let ranks = ranks(&fabric, &meeting, "schedules", &more);
-    if let Some(switch) = kill {
-        meeting.wait_for_progress(RANKS as u64);
-        fabric.kill(switch);
+    let half = count.div_ceil(2);
+    for (collectives, first, count) in
+        [("allreduce", first, half), ("all", first + half, count - half)]
+    {
+        let meeting = Bootstrap::start();
+        let more = [
+            (VERSION, version.to_string()),
+            (SCHEDULES, u64::to_string(&count)),
+            (FIRST, u64::to_string(&first)),
+            (COLLECTIVES, collectives.to_owned()),
+        ];
+        let started = Instant::now();
+        let ranks = ranks(&fabric, &meeting, "schedules", &more);
+        if let Some(switch) = kill.take() {
+            meeting.wait_for_progress(RANKS as u64);
+            fabric.kill(switch);
+        }
+        let last = first + count - 1;
+        all_succeed(
+            ranks,
+            &format!("version {version}, schedules {first} to {last}, {collectives}"),
+        );
+        let seconds = started.elapsed().as_secs_f64();
+        println!(
+            "version {version}: {count} schedules in {seconds:.1} s, switches do {collectives}"
+        );
     }
-    all_succeed(ranks, &format!("version {version}, schedules {first} to {}", first + count - 1));
 }
 
 #[test]
@@ -140,6 +159,25 @@ fn a_rank_that_dies_is_an_error_at_the_others() {
 }
 
 #[test]
+fn switches_scatter_and_gather_where_they_may() {
+    let fabric = Fabric::start();
+    for collectives in ["allreduce", "all"] {
+        let meeting = Bootstrap::start();
+        let more = [(VERSION, "12".to_owned()), (COLLECTIVES, collectives.to_owned())];
+        let ranks = ranks(&fabric, &meeting, collectives, &more);
+        all_succeed(ranks, &format!("NETSUM_COLLECTIVES={collectives}"));
+    }
+}
+
+#[test]
+fn a_rank_stays_until_all_others_close() {
+    let fabric = Fabric::start();
+    let meeting = Bootstrap::start();
+    let ranks = ranks(&fabric, &meeting, "leaving", &[(VERSION, "12".to_owned())]);
+    all_succeed(ranks, "closing");
+}
+
+#[test]
 fn wrong_calls_are_errors_with_words() {
     let fabric = Fabric::start();
     let meeting = Bootstrap::start();
@@ -158,6 +196,9 @@ fn a_rank() {
         "schedules" => rank.run(number(FIRST).unwrap(), number(SCHEDULES).unwrap()),
         "death" => rank.sees_a_death(),
         "errors" => rank.calls_wrongly(),
+        "allreduce" => rank.scatters_and_gathers(false),
+        "all" => rank.scatters_and_gathers(true),
+        "leaving" => rank.leaves_last(),
         other => panic!("no task {other}"),
     }
 }

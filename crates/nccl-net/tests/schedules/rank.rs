@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::api::{self, CollNet, Net, Window, log};
 use crate::bootstrap::{HANDLE, exchange, tell_progress};
@@ -62,8 +62,9 @@ impl Rank {
         Rank { rank, meeting: meeting.into(), collnet, net }
     }
 
-    /// Runs schedules; sums must have gone through switches.
+    /// Runs schedules; sums must have gone through switches, and nothing may be left of a communicator.
     pub fn run(&self, first: u64, count: u64) {
+        let mut after_one = None;
         for number in first..first + count {
             let plan = Plan::draw(number, |datatype, op| self.collnet.supports(datatype, op));
             std::thread::scope(|scope| {
@@ -74,7 +75,13 @@ impl Rank {
                 }
             });
             tell_progress(&self.meeting);
+            let is_member = plan.communicators.iter().any(|each| each.members.contains(&self.rank));
+            if is_member && after_one.is_none() {
+                // What a process has from its first communicator on is there now.
+                after_one = Some(Held::at_rest());
+            }
         }
+        after_one.into_iter().for_each(Held::come_back_to);
         let log = log();
         let in_switches = |line: &&String| {
             line.contains(" operations in switches") && !line.contains(": 0 operations in switches")
@@ -240,6 +247,55 @@ impl Rank {
         }
     }
 
+    /// Reduce-scatters and all-gathers, which run in switches or between hosts.
+    pub fn scatters_and_gathers(&self, in_switches: bool) {
+        const EACH: usize = 3;
+        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
+        let count = 20_000;
+        for seed in 0..EACH as u64 {
+            for kind in [Kind::ReduceScatter, Kind::Allgather] {
+                let (datatype, op, window) = (FLOAT, SUM, (0, count * 4));
+                let operation = Operation {
+                    kind,
+                    in_place: false,
+                    datatype,
+                    op,
+                    count,
+                    window,
+                    wild: true,
+                    seed,
+                };
+                let started = self.start(communicator, operation, index, 4);
+                let bytes = self.wait(started.request).unwrap();
+                self.check(communicator, started, bytes, "NETSUM_COLLECTIVES");
+            }
+        }
+        self.collnet.close(communicator).unwrap();
+        let (network, hosts) = if in_switches { (2 * EACH, 0) } else { (0, 2 * EACH) };
+        let words = format!(": {network} operations in switches, {hosts} by hosts");
+        let log = log();
+        assert!(log.iter().any(|line| line.ends_with(&words)), "{words}: {log:?}");
+    }
+
+    /// Who has all its sums does not leave before the others have theirs.
+    pub fn leaves_last(&self) {
+        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
+        let (datatype, op, window) = (FLOAT, SUM, (0, 0));
+        let (kind, in_place, count) = (Kind::Allreduce, false, 50_000);
+        let operation =
+            Operation { kind, in_place, datatype, op, count, window, wild: true, seed: 1 };
+        let started = self.start(communicator, operation, index, 4);
+        let bytes = self.wait(started.request).unwrap();
+        self.check(communicator, started, bytes, "before closing");
+        let file = self.meeting.with_file_name("closes");
+        if self.rank == 0 {
+            std::thread::sleep(Duration::from_millis(500));
+            std::fs::write(&file, "").unwrap();
+        }
+        self.collnet.close(communicator).unwrap();
+        assert!(file.exists(), "rank {} has left before rank 0", self.rank);
+    }
+
     /// Rank 3 ends in the middle of a communicator: the others are told, and can close it.
     pub fn sees_a_death(&self) {
         let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
@@ -279,6 +335,8 @@ impl Rank {
         let (communicator, _) = self.join(1, &[0, 1, 2, 3]);
         let (collnet, mut memory) = (self.collnet, vec![0; 64]);
         assert_eq!(collnet.register(communicator, &mut memory, CUDA_MEMORY), Err(INVALID_ARGUMENT));
+        let of_device = collnet.register_dma_buf(communicator, &mut memory, CUDA_MEMORY, 3);
+        assert_eq!(of_device, Err(INVALID_ARGUMENT));
         let at = memory.as_mut_ptr();
         let sum = |comm, to, count, datatype, op| {
             collnet.iallreduce(comm, at, to, count, datatype, op, 0)
@@ -303,13 +361,103 @@ impl Rank {
         // NCCL does not close what listened if connecting failed.
         assert_eq!(collnet.close_listen(listening), Err(INVALID_ARGUMENT));
         let log = log();
-        for words in ["is not the host's", "datatype 99 does not exist", "cuts elements of 4 bytes"]
-        {
+        for words in [
+            "is not the host's",
+            "sockets send from the host's memory alone",
+            "datatype 99 does not exist",
+            "cuts elements of 4 bytes",
+        ] {
             assert!(log.iter().any(|line| line.contains(words)), "{words}: {log:?}");
         }
         self.collnet.close(communicator).unwrap();
+        self.loses_a_connection();
+    }
+
+    /// A connection of messages fails, another one is closed: the first one's messages say why it failed.
+    fn loses_a_connection(&self) {
+        let net = self.net;
+        let connect = || {
+            let mut handle = [0; HANDLE];
+            let listening = net.listen(&mut handle).unwrap();
+            let (mut sender, mut receiver) = (0, 0);
+            while sender == 0 || receiver == 0 {
+                if sender == 0 {
+                    sender = net.connect(&mut handle).unwrap();
+                }
+                if receiver == 0 {
+                    receiver = net.accept(listening).unwrap();
+                }
+            }
+            net.close_listen(listening).unwrap();
+            (sender, receiver)
+        };
+        let ((lost, receiver), (other, another)) = (connect(), connect());
+        let mut memory = [[0; 64]; 3];
+        let [first, second, third] = &mut memory;
+        let message = net.isend(lost, first.as_mut_ptr(), 64).unwrap();
+        while net.test(message).unwrap().is_none() {}
+        let received = [first, second, third]
+            .map(|memory| net.irecv(receiver, memory.as_mut_ptr(), 64).unwrap());
+        net.close_send(lost).unwrap();
+        let until = |request| {
+            loop {
+                match net.test(request) {
+                    Ok(None) => std::thread::yield_now(),
+                    ended => return ended,
+                }
+            }
+        };
+        assert_eq!(until(received[1]), Err(REMOTE_ERROR));
+        net.close_send(other).unwrap();
+        net.close_receive(another).unwrap();
+        assert_eq!(until(received[0]), Ok(Some(64)), "it had arrived");
+        assert_eq!(until(received[2]), Err(REMOTE_ERROR));
+        net.close_receive(receiver).unwrap();
     }
 }
+
+/// What this process holds of the system.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Held {
+    files: usize,
+    threads: usize,
+}
+
+impl Held {
+    fn now() -> Held {
+        let entries = |folder| std::fs::read_dir(folder).unwrap().count();
+        Held { files: entries("/proc/self/fd"), threads: entries("/proc/self/task") }
+    }
+
+    /// What is held when it has not changed for a while: threads of a closed communicator take some time to end.
+    fn at_rest() -> Held {
+        let (mut held, mut since) = (Held::now(), Instant::now());
+        while since.elapsed() < REST {
+            std::thread::sleep(Duration::from_millis(20));
+            let now = Held::now();
+            if now != held {
+                (held, since) = (now, Instant::now());
+            }
+        }
+        held
+    }
+
+    /// Waits until no more is held than once.
+    fn come_back_to(once: Held) {
+        let since = Instant::now();
+        loop {
+            let now = Held::now();
+            if now.files <= once.files && now.threads <= once.threads {
+                return;
+            }
+            assert!(since.elapsed() < PATIENCE, "{once:?} after one schedule, {now:?} after all");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+const REST: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Messages from each member to the next, over the other interface of the plug-in.
 struct Messages<'a> {
