@@ -443,6 +443,9 @@ def pack_front(graph: str, collective: str) -> str:
 def pack_kinds(graph: str, collective: str, kinds: Sequence[tuple[str, float]], bytes: float) -> str:
     """The best trees on each kind of links separately, all finishing together: JSON of `netsum_plan::pack::Hybrid`."""
 
+def distance_bound(graph: str, lengths: str) -> str:
+    """The rate (bit/s, a fraction) that no all-to-all on a graph exceeds, by the lengths of links (JSON)."""
+
 def verify_trees(text: str, graph: str | None = None) -> str | None:
     """What is wrong with a plan on a graph, or without a graph with a program; None if it is valid."""
 

@@ -61,6 +61,32 @@ def test_pack_verify_and_other_forms(tmp_path):
     assert picture.read_text().startswith("<svg")
 
 
+def test_an_all_to_all_with_its_proof(tmp_path):
+    file, report, picture = tmp_path / "plan.json", tmp_path / "report.json", tmp_path / "plan.svg"
+    shown = plan("pack", "torus:3x4", "--collective", "alltoall", "--out", str(file)).stdout
+    # 12 GPUs; the 20 hops to the others include 12 along rings of 4, whose two links carry 100 GB/s.
+    assert "alltoall: 100 GB/s = bound 100 GB/s" in shown and "blocks together travel" in shown
+    report.write_text(plan("pack", "torus:3x4", "--collective", "alltoall", "--json").stdout)
+    proof = ["--proof", str(report)]
+    assert "proven: no plan exceeds 100 GB/s; this one is the best" in plan(
+        "verify", str(file), "torus:3x4", *proof
+    ).stdout.replace("\n", " ")
+    slower = json.loads(file.read_text())
+    slower["rate_bps"] = "400000000000"
+    file.write_text(json.dumps(slower))
+    assert "50 % below it" in plan("verify", str(file), "torus:3x4", *proof).stdout
+    forged = json.loads(report.read_text())
+    forged["certificate"]["arcs"][0]["length"] = "-1"
+    report.write_text(json.dumps(forged))
+    assert "is no length of" in plan("verify", str(file), "torus:3x4", *proof, code=1).stderr
+    plan("pack", "torus:3x4", "--collective", "alltoall", "--out", str(picture))
+    assert picture.read_text().startswith("<svg")
+    refused = plan("pack", "torus:3x4", "--collective", "alltoall", "--out", str(tmp_path / "plan.xml"), code=1)
+    assert "an all-to-all has no such form" in refused.stderr.replace("\n", " ")
+    report.write_text(plan("pack", "torus:3x4", "--json").stdout)
+    assert "only proofs of an all-to-all" in plan("verify", str(file), "torus:3x4", *proof, code=1).stderr
+
+
 def test_links_of_unequal_rates(tmp_path):
     fabric, file = tmp_path / "unequal.json", tmp_path / "plan.json"
     rates = [112, 296, 144, 152, 64, 40, 248, 176, 8, 200, 96, 136, 280]

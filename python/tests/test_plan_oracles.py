@@ -64,6 +64,39 @@ def test_allgather_is_the_least_way_out_of_any_set(planned, seed, directed):
     assert planned(graph, "allgather") == pytest.approx(float(n * min(out)))
 
 
+def concurrent_flow(graph: nx.DiGraph) -> float:
+    """The best rate of an all-to-all, as it is defined: the same flow between every two vertices, within capacities.
+
+    Variables are the flow of each source on each arc, and the rate of a pair last; the buffer of a rank is n times that.
+    """
+    n, arcs = len(graph), list(graph.edges(data="capacity"))
+    m = len(arcs)
+    keep, keep_values = [], []
+    for source in range(n):
+        for vertex in range(n):
+            if vertex == source:
+                continue
+            row = np.zeros(n * m + 1)
+            for number, (a, b, _) in enumerate(arcs):
+                row[source * m + number] += (b == vertex) - (a == vertex)
+            row[-1] = -1
+            keep.append(row)
+            keep_values.append(0)
+    room = np.hstack([np.tile(np.eye(m), n), np.zeros((m, 1))])
+    value = np.zeros(n * m + 1)
+    value[-1] = -1
+    found = linprog(value, room, [c for _, _, c in arcs], np.array(keep), keep_values, method="highs")
+    assert found.status == 0
+    return -found.fun * n
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("seed", range(100))
+def test_alltoall_is_the_greatest_flow_of_all_pairs_at_once(planned, seed, directed):
+    graph = random_graph(seed, directed)
+    assert planned(graph, "alltoall") == pytest.approx(concurrent_flow(graph))
+
+
 def partitions(items: list) -> list[list[list]]:
     """All partitions of a list."""
     if not items:

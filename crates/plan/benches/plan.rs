@@ -75,6 +75,7 @@ fn main() {
             assert_eq!(packed.gap(), 0.0, "{collective:?}");
         });
     }
+    bench.alltoall();
     bench.ocs();
     for case in &bench.cases {
         println!("{}", case["text"].as_str().unwrap_or_default());
@@ -148,6 +149,34 @@ impl Bench {
         let slowest = times.max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are classes");
         let name = format!("{name}, slowest of {} fragments, five collectives", classes.len());
         self.note(&name, 5, slowest);
+    }
+
+    /// All-to-all of up to 512 GPUs: regular fabrics to the bound, others with what is left to it.
+    fn alltoall(&mut self) {
+        let without = |name: &str| {
+            let whole = built(name).expect("a known machine");
+            let left = whole.links()[1..].to_vec();
+            LinkGraph::new(name, whole.vertices().to_vec(), left).expect("it is connected")
+        };
+        for name in ["torus:8x8x8", "torus:16x32", "a100x64", "leaf-spine:16x32x16", "fat-tree:12"] {
+            let graph = built(name).expect("a known machine");
+            self.long(&format!("{name} all-to-all"), 10_000, || {
+                let packed = pack(&graph, Collective::Alltoall).expect("a plan");
+                assert_eq!(packed.gap(), 0.0, "{name}");
+            });
+        }
+        for name in ["torus:16x16", "a100x64", "torus:8x8x8"] {
+            let (graph, mut gap) = (without(name), 0.0);
+            let name = format!("{name} without a link, all-to-all");
+            self.long(&name, 10_000, || {
+                gap = pack(&graph, Collective::Alltoall).expect("a plan").gap();
+            });
+            if let Some(case) = self.cases.last_mut() {
+                case["gap"] = json!(gap);
+                let text = case["text"].as_str().unwrap_or_default().to_owned();
+                case["text"] = json!(format!("{text}, {:.3} % below its bound", 100.0 * gap));
+            }
+        }
     }
 
     /// Topologies behind a circuit switch, 2,048 workers: all numbers of devices at once by the dynamic programme.

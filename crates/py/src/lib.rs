@@ -181,6 +181,7 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::pack_front, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_kinds, module)?)?;
     module.add_function(wrap_pyfunction!(plan::verify_trees, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::distance_bound, module)?)?;
     module.add_function(wrap_pyfunction!(plan::export_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::graph_without, module)?)?;
     module.add_function(wrap_pyfunction!(plan::replan_trees, module)?)?;

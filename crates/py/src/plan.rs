@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use netsum_plan::export::{Executor, export};
 use netsum_plan::pack::{
-    Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack, pack_blink,
+    ArcLength, Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack, pack_blink,
     pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
 };
 use netsum_plan::picture;
@@ -139,6 +139,16 @@ pub(crate) fn verify_trees(text: &str, graph: Option<&str>) -> PyResult<Option<S
         None => check(&read_msccl(text).map_err(value)?),
     };
     Ok(fault.err().map(|fault| fault.to_string()))
+}
+
+/// The rate (bits per second of a rank's buffer, a fraction as text) that no all-to-all on a graph exceeds, by the
+/// lengths of links (JSON: a list of `from`, `to`, `length`). ValueError says why they prove nothing.
+#[pyfunction]
+pub(crate) fn distance_bound(graph: &str, lengths: &str) -> PyResult<String> {
+    let lengths: Vec<ArcLength> = serde_json::from_str(lengths)
+        .map_err(|error| value(format!("not a list of lengths: {error}")))?;
+    let bound = netsum_plan::program::distance_bound(&graph_of(graph)?, &lengths);
+    bound.map(|rate| rate.to_string()).map_err(value)
 }
 
 /// A plan in another form, "msccl" (XML), "mscclpp" (JSON) or "svg", and what to know about it, empty for "svg".

@@ -1,6 +1,7 @@
 """`netsum plan …`: the planner's commands."""
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,9 @@ from netsum.cli.output import console, errors, print_json
 from netsum.launch import Workers
 from netsum.pictures import PictureError, png
 from netsum.plan import PlanError, Selection, topology
+
+SHOWN = 64
+"""Trees that are printed."""
 
 app = typer.Typer(help="Find the best trees on a fabric, with a proof.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -100,6 +104,9 @@ def verify(
     gpus: Gpus = "",
     kinds: Kinds = "",
     format: Format = None,
+    proof: Annotated[
+        Path | None, typer.Option(help="what `pack --json` printed for an all-to-all: check its bound too")
+    ] = None,
 ) -> None:
     """Check that a plan is correct in every order of steps and within its links' rates. Exit code 1 if not."""
     text = _text(plan)
@@ -113,6 +120,14 @@ def verify(
     if fault is not None:
         raise PlanError(f"{plan}: {fault}")
     console.print("right: complete, every contribution once, no race, no deadlock", highlight=False)
+    if proof is not None and graph is not None:
+        try:
+            bound = planner.proven(graph, json.loads(_text(proof))["certificate"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise PlanError(f"{proof}: is no report of `netsum plan pack --json`") from error
+        rate = Fraction(json.loads(text)["rate_bps"])
+        words = "the best possible" if rate == bound else f"{_part(float(1 - rate / bound))} % below it"
+        console.print(f"proven: no plan exceeds {_rate(float(bound) / 8e9)} GB/s; this one is {words}", highlight=False)
 
 
 @app.command()
@@ -246,10 +261,13 @@ def _print_report(report: dict[str, Any], collective: str) -> None:
     table = Table()
     for heading in ("tree", "share", "root", "hops"):
         table.add_column(heading, overflow="fold")
-    for index, flow in enumerate(report["plan"]["flows"]):
+    flows = report["plan"]["flows"]
+    for index, flow in enumerate(flows[:SHOWN]):
         hops = " ".join("→".join(names[v] for v in way) for way in flow.get("down") or flow["up"])
         table.add_row(str(index), flow["share"], names[flow["root"]], hops)
     console.print(table)
+    if len(flows) > SHOWN:
+        console.print(f"and {len(flows) - SHOWN} more trees: --out writes all", highlight=False)
     for name, rate in report["others"]:
         text = (
             "no way on these links"

@@ -15,6 +15,7 @@ from netsum.plan.trees import (
     front,
     pack,
     pack_kinds,
+    proven,
     verify,
 )
 
@@ -33,6 +34,7 @@ __all__ = [
     "front",
     "pack",
     "pack_kinds",
+    "proven",
     "put_in_place",
     "replan",
     "topology",

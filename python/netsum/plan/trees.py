@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 from netsum.plan.errors import PlanError
 from netsum.plan.topology import refusals
 
-COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce")
+COLLECTIVES = ("allreduce", "allgather", "reduce-scatter", "broadcast", "reduce", "alltoall")
 
 
 def pack(
@@ -75,6 +76,20 @@ def verify(text: str, graph: dict[str, Any] | None) -> str | None:
 
     with refusals():
         return _core.verify_trees(text, None if graph is None else json.dumps(graph))
+
+
+def proven(graph: dict[str, Any], certificate: dict[str, Any]) -> Fraction:
+    """The rate (bits per second) that no all-to-all on the graph exceeds, by a report's `certificate`.
+
+    Computed from the lengths in it alone, by a distance between every two GPUs. Raises PlanError if they prove nothing,
+    and for certificates of other collectives.
+    """
+    from netsum import _core
+
+    if certificate.get("kind") != "distances":
+        raise PlanError(f"only proofs of an all-to-all are checked, and this is one by {certificate.get('kind')}")
+    with refusals():
+        return Fraction(_core.distance_bound(json.dumps(graph), json.dumps(certificate["arcs"])))
 
 
 def export(plan: dict[str, Any], graph: dict[str, Any], form: str) -> str:

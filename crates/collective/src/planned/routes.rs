@@ -150,7 +150,7 @@ fn check(plan: &TreePlan) -> Result<HashMap<usize, usize>, String> {
                 return Err(format!("not all of it is rooted at rank {root}"));
             }
         }
-        Collective::Allgather | Collective::ReduceScatter => {
+        Collective::Allgather | Collective::ReduceScatter | Collective::Alltoall => {
             let roots: Vec<usize> = plan.flows.iter().map(|flow| rank_of[&flow.root]).collect();
             if shares.iter().any(|share| *share != fair) || !roots.is_sorted() {
                 return Err(
@@ -186,7 +186,7 @@ fn check_flow(
         return Err(switch());
     }
     let (up, down) = match plan.collective {
-        Collective::Broadcast { .. } | Collective::Allgather => (false, true),
+        Collective::Broadcast { .. } | Collective::Allgather | Collective::Alltoall => (false, true),
         Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
         Collective::Allreduce => (true, true),
     };

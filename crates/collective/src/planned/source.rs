@@ -139,6 +139,7 @@ pub(crate) fn check(plan: &TreePlan, ranks: u32) -> Result<(), String> {
             Collective::Allgather => "an all-gather",
             Collective::ReduceScatter => "a reduce-scatter",
             Collective::Allreduce => "an allreduce",
+            Collective::Alltoall => "an all-to-all",
         };
         return Err(format!("the plan is for {kind}; a job takes plans for an allreduce"));
     }

@@ -3,7 +3,7 @@
 mod mscclpp_rules;
 mod rccl_rules;
 
-use netsum_topo::links::{LinkGraph, TreePlan};
+use netsum_topo::links::{Collective, LinkGraph, TreePlan};
 
 use crate::error::PackError;
 use crate::pack::{Packed, variants};
@@ -60,6 +60,10 @@ pub fn export(
     plan: &TreePlan,
     executor: Executor,
 ) -> Result<Exported, PackError> {
+    if plan.collective == Collective::Alltoall {
+        let problem = "an all-to-all has no such form; write it as JSON, SVG or PNG".to_owned();
+        return Err(PackError::Format { format: executor.format(), problem });
+    }
     let mut refused = None;
     let mut best: Option<Exported> = None;
     for packed in variants(graph, plan)? {

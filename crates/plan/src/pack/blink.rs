@@ -29,7 +29,7 @@ pub fn pack_blink(graph: &LinkGraph, collective: Collective) -> Result<Packed, P
         Collective::Allreduce if net.mirror.is_none() => {
             return refuse("links differ by direction; use the exact method");
         }
-        Collective::Allgather | Collective::ReduceScatter => {
+        Collective::Allgather | Collective::ReduceScatter | Collective::Alltoall => {
             return refuse("it packs broadcast, reduce and allreduce; use the exact method");
         }
         _ => {}

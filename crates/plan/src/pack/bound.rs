@@ -1,7 +1,7 @@
 //! Upper bounds on rates, each with a verifiable proof.
 
 use netsum_topo::Ratio;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::flow::FlowNet;
 use super::net::Net;
@@ -35,6 +35,15 @@ pub enum Certificate {
         /// parts' GPUs, in units.
         cuts: Vec<i64>,
     },
+    /// All-to-all: every block travels at least the distance between its GPUs under these lengths, and arcs offer
+    /// Σ capacity × length: the rate is at most the number of GPUs times this, over the sum of all distances. Checked
+    /// by [`crate::program::distance_bound`].
+    Distances {
+        /// Lengths of arcs, whole numbers; other arcs have length 0.
+        arcs: Vec<ArcLength>,
+        /// Σ of the distances over all ordered pairs of GPUs.
+        distances: i64,
+    },
     /// Every way to do the collective occupies arcs for at least one unit of length per byte, and this is the total
     /// length: Σ capacity × length. The dual of the packing programme, checked against all trees by a shortest tree
     /// under these lengths.
@@ -44,14 +53,14 @@ pub enum Certificate {
     },
 }
 
-/// A length of [`Certificate::Lengths`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+/// A length of [`Certificate::Lengths`] or [`Certificate::Distances`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArcLength {
     /// Vertex that sends.
     pub from: usize,
     /// Vertex that receives.
     pub to: usize,
-    /// Share of the arc's time.
+    /// Share of the arc's time; for distances, in any unit.
     pub length: Ratio,
 }
 
@@ -93,15 +102,28 @@ impl Bound {
                     rate(Ratio::from(cuts.iter().sum::<i64>()))
                 )
             }
+            Certificate::Distances { arcs, distances } => format!(
+                "all blocks together travel {distances} or more {}, and links offer no more than their capacity times \
+                 these",
+                if arcs.len() <= LISTED {
+                    format!("under the lengths {}", lengths(arcs, names))
+                } else {
+                    format!("under the lengths of {} links in the certificate", arcs.len())
+                }
+            ),
             Certificate::Lengths { arcs } => {
-                let length = |arc: &ArcLength| {
-                    format!("{}→{} {}", names[arc.from], names[arc.to], arc.length)
-                };
-                let all: Vec<String> = arcs.iter().map(length).collect();
-                format!("every tree costs at least 1 under the prices {}", all.join(", "))
+                format!("every tree costs at least 1 under the prices {}", lengths(arcs, names))
             }
         }
     }
+}
+
+/// Most lengths in a sentence.
+const LISTED: usize = 24;
+
+fn lengths(arcs: &[ArcLength], names: &[String]) -> String {
+    let length = |arc: &ArcLength| format!("{}→{} {}", names[arc.from], names[arc.to], arc.length);
+    arcs.iter().map(length).collect::<Vec<_>>().join(", ")
 }
 
 /// A rate in GB/s with at most three decimals.

@@ -73,6 +73,25 @@ impl<'a> Budget<'a> {
         self.over.get()
     }
 
+    /// Whether time is the limit, and not work.
+    pub(super) fn is_timed(&self) -> bool {
+        self.until.is_some()
+    }
+
+    /// At most so much of what is left. What is spent of it must be spent here as well.
+    pub(super) fn part(&self, most: u64) -> Budget<'a> {
+        let most = most.min(self.left.get());
+        Budget {
+            most,
+            left: Cell::new(most),
+            unread: Cell::new(0),
+            shown: self.shown.clone(),
+            reached: self.reached.clone(),
+            over: Cell::new(self.is_over()),
+            ..*self
+        }
+    }
+
     /// Counts work that was done, or is about to be done.
     pub(super) fn spend(&self, work: usize) {
         let work = work as u64;

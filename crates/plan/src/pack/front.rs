@@ -1,5 +1,7 @@
 //! The trade-off between rate, number of trees and height.
 
+use netsum_topo::links::Collective;
+
 use super::budget::Budget;
 use super::choice::Choice;
 use super::packed::{Flow, Packed};
@@ -8,10 +10,13 @@ use super::shares::rounded;
 use super::tree::Tree;
 
 /// Packings of which none is dominated in rate, number of trees and height; the best rate first. The first has the
-/// optimal rate of `best`; for the others it is not proven that no better one exists (low trees come from a greedy
+/// optimal rate of `best`, and is the only one for an all-to-all; for the others it is not proven that no better one exists (low trees come from a greedy
 /// search, few trees from leaving out the lightest; all of it within four times [`Budget::standard`]).
 pub fn front(best: &Packed) -> Vec<Packed> {
     let mut found = vec![best.clone()];
+    if best.collective == Collective::Alltoall {
+        return found;
+    }
     let gpus = best.net.gpus.len();
     let budget = Budget::standard(2 * gpus);
     for height in 1..=best.height() {
@@ -73,6 +78,9 @@ pub(super) fn fewer(packed: &Packed, budget: &Budget<'_>) -> Vec<Packed> {
 /// `None` if there are more trees than pieces (per root, for sharded collectives).
 pub fn coarse(packed: &Packed, pieces: u64) -> Option<Packed> {
     let Packed { net, collective, bound, .. } = packed;
+    if *collective == Collective::Alltoall {
+        return rounded(packed, pieces);
+    }
     let budget = Budget::standard(net.gpus.len());
     let even = pack_net(net.clone(), *collective, bound.clone(), &Choice::Spread, &budget);
     let both = [packed, &even].into_iter().filter_map(|packed| rounded(packed, pieces));

@@ -1,5 +1,6 @@
 //! The best trees on any fabric of GPUs, with a proof: bounds, exact packing, plans.
 
+mod alltoall;
 mod baseline;
 mod blink;
 mod bound;

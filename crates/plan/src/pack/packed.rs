@@ -3,6 +3,7 @@
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
 
+use super::alltoall;
 use super::bound::{self, Bound};
 use super::net::Net;
 use super::tree::Tree;
@@ -62,9 +63,13 @@ pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, 
     let (adds, multicasts) = match collective {
         Collective::Broadcast { .. } | Collective::Allgather => (false, true),
         Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
-        Collective::Allreduce => (true, true),
+        Collective::Allreduce | Collective::Alltoall => (true, true),
     };
-    let net = Net::new(graph, adds, multicasts)?;
+    let mut net = Net::new(graph, adds, multicasts)?;
+    if collective == Collective::Alltoall {
+        // No block is added to another, or copied.
+        (0..net.n).for_each(|v| net.relay[v] = !net.gpus.contains(&v));
+    }
     if let Collective::Broadcast { root } | Collective::Reduce { root } = collective
         && root >= net.gpus.len()
     {
@@ -76,6 +81,7 @@ pub(super) fn net_for(collective: Collective, graph: &LinkGraph) -> Result<Net, 
 /// The bound by cuts and partitions, if they give one.
 pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
     Some(match collective {
+        Collective::Alltoall => return None,
         Collective::Broadcast { root } => bound::broadcast(net, net.gpus[root]),
         Collective::Reduce { root } => bound::broadcast(&net.reversed(), net.gpus[root]),
         Collective::Allgather => bound::allgather(net),
@@ -93,14 +99,18 @@ pub(super) fn bound_for(collective: Collective, net: &Net) -> Option<Bound> {
 }
 
 /// The factor by which all weights can be multiplied until a link is full; `None` without flows.
-pub(super) fn fit(net: &Net, flows: &[Flow]) -> Option<Ratio> {
-    let load = arc_loads(net, flows);
+pub(super) fn fit(net: &Net, collective: Collective, flows: &[Flow]) -> Option<Ratio> {
+    let load = arc_loads(net, collective, flows);
     let used = net.arcs.iter().zip(load).filter(|(_, load)| load.is_positive());
     used.map(|(arc, load)| Ratio::from(arc.cap) / load).min()
 }
 
 /// The load of each arc, in units.
-pub(super) fn arc_loads(net: &Net, flows: &[Flow]) -> Vec<Ratio> {
+pub(super) fn arc_loads(net: &Net, collective: Collective, flows: &[Flow]) -> Vec<Ratio> {
+    if collective == Collective::Alltoall {
+        let trees = flows.iter().flat_map(|flow| Some((flow.down.as_ref()?, flow.weight)));
+        return alltoall::loads(net, trees);
+    }
     let back = net.reversed();
     let mut load = vec![Ratio::ZERO; net.arcs.len()];
     for flow in flows {
@@ -119,3 +129,5 @@ pub(super) const EXACT_GPUS_MAX: usize = 128;
 pub(super) const GPUS_MAX: usize = 1 << 14;
 /// Plans with a tree from every GPU, each with a hop per GPU, take gigabytes beyond.
 pub(super) const ROOTS_MAX: usize = 2048;
+/// The same with several trees from every GPU.
+pub(super) const ALLTOALL_MAX: usize = 1024;

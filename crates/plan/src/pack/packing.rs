@@ -2,11 +2,14 @@
 
 use netsum_topo::links::{Collective, LinkGraph};
 
+use super::alltoall;
 use super::bound::Bound;
 use super::budget::Budget;
 use super::choice::Choice;
 use super::net::Net;
-use super::packed::{EXACT_GPUS_MAX, GPUS_MAX, Packed, ROOTS_MAX, bound_for, net_for};
+use super::packed::{
+    ALLTOALL_MAX, EXACT_GPUS_MAX, GPUS_MAX, Packed, ROOTS_MAX, bound_for, net_for,
+};
 use super::programme::{both_ways, lopsided, rooted, sharded, turned};
 use super::servers::{Local, Servers};
 use crate::error::PackError;
@@ -34,8 +37,11 @@ pub fn pack_within(
     budget: &Budget<'_>,
 ) -> Result<Packed, PackError> {
     let net = net_for(collective, graph)?;
-    let sharded = matches!(collective, Collective::Allgather | Collective::ReduceScatter);
-    let most = if sharded { ROOTS_MAX } else { GPUS_MAX };
+    let most = match collective {
+        Collective::Alltoall => ALLTOALL_MAX,
+        Collective::Allgather | Collective::ReduceScatter => ROOTS_MAX,
+        _ => GPUS_MAX,
+    };
     if net.gpus.len() > most {
         return Err(PackError::Size {
             what: "GPUs",
@@ -67,6 +73,7 @@ pub(super) fn pack_net(
         Collective::ReduceScatter => turned(sharded(&net.reversed(), enough, choice, budget)),
         Collective::Allreduce if net.mirror.is_some() => both_ways(&net, enough, choice, budget),
         Collective::Allreduce => lopsided(&net, enough, choice, budget),
+        Collective::Alltoall => alltoall::best(&net, budget),
     };
     let rate = found.flows.iter().map(|flow| flow.weight).sum();
     let bound = match (bound, found.bound) {
@@ -74,7 +81,9 @@ pub(super) fn pack_net(
         (cut, dual) => cut.or(dual),
     };
     let reached = bound.as_ref().is_some_and(|bound| bound.rate == rate);
-    let limited = budget.is_over() && !reached;
+    // An all-to-all ends when little more is gained.
+    let ended = budget.is_over() || collective == Collective::Alltoall;
+    let limited = ended && !reached;
     Packed { collective, net, flows: found.flows, rate, bound, limited }
 }
 

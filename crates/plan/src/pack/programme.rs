@@ -1,6 +1,7 @@
 //! The packing programmes of the collectives: their rows, and the pricing of trees.
 
 use netsum_topo::Ratio;
+use netsum_topo::links::Collective;
 
 use super::bound::{ArcLength, Bound, Certificate};
 use super::branchings::branchings;
@@ -231,7 +232,7 @@ fn one_of_each(net: &Net, up: &Spread, down: &Spread) -> Found {
         down: Some(down.clone()),
     };
     let mut flows: Vec<Flow> = pairs.map(flow).collect();
-    let weight = fit(net, &flows).expect("trees have arcs");
+    let weight = fit(net, Collective::Allreduce, &flows).expect("trees have arcs");
     flows.iter_mut().for_each(|flow| flow.weight = weight);
     Found { flows, bound: None }
 }

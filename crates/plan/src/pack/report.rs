@@ -3,6 +3,7 @@
 use netsum_topo::links::{Collective, LinkGraph, Role, TreePlan};
 use serde::Serialize;
 
+use super::alltoall;
 use super::baseline::Baselines;
 use super::bound::{Certificate, gbytes};
 use super::cost::{self, Estimate, Exchange, LARGEST_LOG2, Trees};
@@ -76,6 +77,9 @@ pub fn report(graph: &LinkGraph, packed: &Packed) -> Report {
 
 fn others(packed: &Packed, unit: f64) -> Vec<(String, Option<f64>)> {
     let net = &packed.net;
+    if packed.collective == Collective::Alltoall {
+        return vec![("fewest hops".to_owned(), Some(alltoall::fewest_hops(net).to_f64() * unit))];
+    }
     let baselines = Baselines::new(net);
     let rate = |rate: Option<netsum_topo::Ratio>| rate.map(|rate| rate.to_f64() * unit);
     match packed.collective {
@@ -98,11 +102,12 @@ fn others(packed: &Packed, unit: f64) -> Vec<(String, Option<f64>)> {
             let both = baselines.ring_allreduce.map(|rate| rate + rate);
             vec![("rings".to_owned(), rate(both))]
         }
+        Collective::Alltoall => Vec::new(),
     }
 }
 
 fn loads(packed: &Packed) -> Vec<(usize, usize, f64)> {
-    let arcs = packed.net.arcs.iter().zip(arc_loads(&packed.net, &packed.flows));
+    let arcs = packed.net.arcs.iter().zip(arc_loads(&packed.net, packed.collective, &packed.flows));
     arcs.map(|(arc, load)| (arc.from, arc.to, load.to_f64() / arc.cap as f64)).collect()
 }
 

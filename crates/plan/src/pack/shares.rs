@@ -18,7 +18,10 @@ impl Packed {
 
     /// Whether each root has an equal part of the buffer.
     pub(super) fn is_sharded(&self) -> bool {
-        matches!(self.collective, Collective::Allgather | Collective::ReduceScatter)
+        matches!(
+            self.collective,
+            Collective::Allgather | Collective::ReduceScatter | Collective::Alltoall
+        )
     }
 
     /// Whether a plan can hold the shares as they are.
@@ -52,7 +55,7 @@ pub(super) fn rounded(packed: &Packed, pieces: u64) -> Option<Packed> {
         return None;
     }
     let total: Ratio = flows.iter().map(|flow| flow.weight).sum();
-    let rate = total * fit(&packed.net, &flows)?;
+    let rate = total * fit(&packed.net, packed.collective, &flows)?;
     flows.iter_mut().for_each(|flow| flow.weight = flow.weight / total * rate);
     Some(Packed { flows, rate, ..packed.clone() })
 }

@@ -15,7 +15,7 @@ use super::{Action, Fault, Memory, MemoryLocation, Program, Step, Thread};
 /// Errors: shares that do not add up to 1, or to equal shards; too many pieces. Flows whose paths are not trees are
 /// found by [`super::check`].
 pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
-    let layout = Layout::new(plan)?;
+    let layout = Layout::of_program(plan)?;
     let mut program = layout.empty();
     let mut taken: Vec<HashSet<(usize, usize)>> = Vec::new();
     for flow in 0..plan.flows.len() {
@@ -36,7 +36,7 @@ pub fn lower(plan: &TreePlan) -> Result<Program, Fault> {
 ///
 /// Errors: as [`lower`].
 pub fn lower_onto(plan: &TreePlan, channels: usize) -> Result<Program, Fault> {
-    let layout = Layout::new(plan)?;
+    let layout = Layout::of_program(plan)?;
     let mut program = layout.empty();
     let mut threads = Threads::new();
     for flow in 0..plan.flows.len() {
@@ -52,6 +52,12 @@ pub(super) fn lower_each(
 ) -> Result<impl Iterator<Item = (Program, Range<u64>)>, Fault> {
     let layout = Layout::new(plan)?;
     let count = plan.flows.len();
+    if plan.collective == Collective::Alltoall
+        && let Some(flow) = (0..count).find(|&flow| !layout.is_tree(flow))
+    {
+        let problem = format!("flow {flow} does not bring its blocks to every rank once");
+        return Err(Fault::Plan(problem));
+    }
     Ok((0..count).filter_map(move |flow| {
         if layout.is_tree(flow) {
             return None;
@@ -86,7 +92,10 @@ impl<'a> Layout<'a> {
             return Err(wrong("it has no GPUs".to_owned()));
         }
         // Shards have whole pieces.
-        let sharded = matches!(plan.collective, Collective::Allgather | Collective::ReduceScatter);
+        let sharded = matches!(
+            plan.collective,
+            Collective::Allgather | Collective::ReduceScatter | Collective::Alltoall
+        );
         let start = if sharded { ranks as i128 } else { 1 };
         let common = plan.flows.iter().try_fold(start, |all, flow| lcm(all, flow.share.den()));
         let pieces = common.filter(|&pieces| pieces <= PIECES_MAX).ok_or_else(|| {
@@ -120,6 +129,15 @@ impl<'a> Layout<'a> {
             return Err(wrong("its shares add up to less than 1".to_owned()));
         }
         Ok(Layout { plan, pieces, agent, parts })
+    }
+
+    /// The same for a plan that becomes a program.
+    fn of_program(plan: &'a TreePlan) -> Result<Layout<'a>, Fault> {
+        if plan.collective == Collective::Alltoall {
+            let problem = "an all-to-all has no program: it is written as JSON, SVG or PNG";
+            return Err(Fault::Plan(problem.to_owned()));
+        }
+        Layout::new(plan)
     }
 
     fn empty(&self) -> Program {
@@ -177,7 +195,10 @@ fn check_shard(
     pieces: u64,
     index: usize,
 ) -> Result<(), Fault> {
-    if !matches!(plan.collective, Collective::Allgather | Collective::ReduceScatter) {
+    if !matches!(
+        plan.collective,
+        Collective::Allgather | Collective::ReduceScatter | Collective::Alltoall
+    ) {
         return Ok(());
     }
     let shard = pieces / plan.gpus.len() as u64;

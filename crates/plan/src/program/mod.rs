@@ -4,6 +4,7 @@
 //! its collective in every order that the dependencies allow; it is independent of the search for trees.
 
 mod check;
+mod distances;
 mod lower;
 mod msccl;
 mod mscclpp;
@@ -14,6 +15,7 @@ mod sum;
 mod tree_flow;
 
 pub use check::{Fault, check};
+pub use distances::distance_bound;
 pub use lower::{lower, lower_onto};
 pub use msccl::{read_msccl, write_msccl};
 pub use mscclpp::{read_mscclpp, write_mscclpp};

@@ -18,6 +18,7 @@ use crate::error::PackError;
 pub fn write_msccl(program: &Program, name: &str) -> Result<String, PackError> {
     let refuse = |problem: String| Err(PackError::Format { format: "MSCCL XML", problem });
     let collective = match program.collective {
+        Collective::Alltoall => return refuse("an all-to-all is not written".to_owned()),
         Collective::Broadcast { .. } => "broadcast",
         Collective::Allgather => "allgather",
         Collective::ReduceScatter => "reducescatter",

@@ -120,6 +120,7 @@ struct Buffer {
 /// Errors: switches that add, or more than its executor takes.
 pub fn write_mscclpp(plan: &TreePlan) -> Result<String, PackError> {
     let collective = match plan.collective {
+        Collective::Alltoall => return Err(refuse("an all-to-all is not written")),
         Collective::Allreduce => "allreduce",
         Collective::Allgather => "allgather",
         Collective::ReduceScatter => "reducescatter",

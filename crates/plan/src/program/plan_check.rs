@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use netsum_topo::links::{LinkGraph, Role, TREE_PLAN_FORMAT, TreePlan};
+use netsum_topo::links::{Collective, LinkGraph, PlannedFlow, Role, TREE_PLAN_FORMAT, TreePlan};
 use netsum_topo::{Ratio, lcm};
 
 use super::Fault;
@@ -32,10 +32,20 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
         }
         let pieces = flow.share.num().checked_mul(common / flow.share.den());
         let pieces = pieces.ok_or_else(too_fine)?;
-        for way in flow.up.iter().chain(&flow.down) {
+        let behind = match plan.collective {
+            Collective::Alltoall => Some(behind(graph, flow)),
+            _ => None,
+        };
+        for (index_of_way, way) in flow.up.iter().chain(&flow.down).enumerate() {
             if way.len() < 2 {
                 return wrong(format!("flow {index}: way {way:?} has fewer than two vertices"));
             }
+            let blocks = match &behind {
+                None => 1,
+                Some(Ok(behind)) => behind[index_of_way],
+                Some(Err(problem)) => return wrong(format!("flow {index}: {problem}")),
+            };
+            let pieces = pieces.checked_mul(blocks).ok_or_else(too_fine)?;
             for pair in way.windows(2) {
                 let Some(load) = links.load(pair[0], pair[1]) else {
                     return wrong(format!("flow {index}: no link {}→{}", pair[0], pair[1]));
@@ -63,6 +73,23 @@ pub fn verify_plan(graph: &LinkGraph, plan: &TreePlan) -> Result<(), Fault> {
         }
     }
     lower_each(plan)?.try_for_each(|(program, part)| check_part(&program, part))
+}
+
+/// By way of a flow of an all-to-all, the ranks whose blocks take it: the receiver, and all that it passes blocks on to.
+fn behind(graph: &LinkGraph, flow: &PlannedFlow) -> Result<Vec<i128>, String> {
+    let vertices = graph.vertices();
+    let mut blocks = vec![1i128; vertices.len()];
+    let mut found = vec![0; flow.up.len() + flow.down.len()];
+    for (way, found) in flow.down.iter().zip(&mut found).rev() {
+        let ends = [way.first(), way.last()].map(|end| end.filter(|&&v| v < vertices.len()));
+        let [Some(&from), Some(&to)] = ends else { return Err(format!("{way:?} is no way")) };
+        if let Some(&v) = [from, to].iter().find(|&&v| vertices[v].role != Role::Gpu) {
+            return Err(format!("{} is no GPU, and has no blocks", vertices[v].name));
+        }
+        *found = blocks[to];
+        blocks[from] = blocks[from].checked_add(blocks[to]).ok_or("it has a circle")?;
+    }
+    Ok(found)
 }
 
 /// Links by their ends, with capacity and load.

@@ -22,7 +22,10 @@ pub(super) fn is_tree(
     let sums = || summed_at(up, ranks, agents);
     match collective {
         Collective::Broadcast { root } => up.is_empty() && reaches_all(down, root, ranks, agents),
-        Collective::Allgather => up.is_empty() && reaches_all(down, root, ranks, agents),
+        // Of an all-to-all, every rank takes its own blocks and passes on those of the ranks behind it.
+        Collective::Allgather | Collective::Alltoall => {
+            up.is_empty() && reaches_all(down, root, ranks, agents)
+        }
         Collective::Reduce { root } => down.is_empty() && sums() == Some(root),
         Collective::ReduceScatter => down.is_empty() && sums() == Some(root),
         Collective::Allreduce => sums().is_some_and(|top| reaches_all(down, top, ranks, agents)),

@@ -24,6 +24,8 @@ pub enum Collective {
     ReduceScatter,
     /// The sum of all buffers to all.
     Allreduce,
+    /// Another block of every rank's buffer to every rank.
+    Alltoall,
 }
 
 /// All trees of a collective. Its JSON is described in `docs/tree-plan.md`.
