@@ -67,7 +67,7 @@ def test_allgather_is_the_least_way_out_of_any_set(planned, seed, directed):
 def concurrent_flow(graph: nx.DiGraph) -> float:
     """The best rate of an all-to-all, as it is defined: the same flow between every two vertices, within capacities.
 
-    Variables are the flow of each source on each arc, and the rate of a pair last; the buffer of a rank is n times that.
+    Variables are the flow of each source on each arc, and the rate of a pair last, of which a rank's buffer has n.
     """
     n, arcs = len(graph), list(graph.edges(data="capacity"))
     m = len(arcs)

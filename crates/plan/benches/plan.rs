@@ -158,7 +158,8 @@ impl Bench {
             let left = whole.links()[1..].to_vec();
             LinkGraph::new(name, whole.vertices().to_vec(), left).expect("it is connected")
         };
-        for name in ["torus:8x8x8", "torus:16x32", "a100x64", "leaf-spine:16x32x16", "fat-tree:12"] {
+        for name in ["torus:8x8x8", "torus:16x32", "a100x64", "leaf-spine:16x32x16", "fat-tree:12"]
+        {
             let graph = built(name).expect("a known machine");
             self.long(&format!("{name} all-to-all"), 10_000, || {
                 let packed = pack(&graph, Collective::Alltoall).expect("a plan");

@@ -321,6 +321,7 @@ fn certified(net: &Net, bound: &Bound) -> Ratio {
             assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), net.gpus.len());
             Ratio::new(cuts.iter().sum::<i64>().into(), 2 * (parts.len() as i128 - 1))
         }
+        Certificate::Distances { .. } => panic!("no proof of these collectives"),
         Certificate::Lengths { arcs } => {
             let cost = |at: &ArcLength| {
                 let arc = net.arc(at.from, at.to).expect("a length of an arc");

@@ -3,6 +3,7 @@
 mod alltoall;
 mod baseline;
 mod blink;
+mod blocks;
 mod bound;
 mod branchings;
 mod budget;

@@ -3,7 +3,7 @@
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph};
 
-use super::alltoall;
+use super::blocks;
 use super::bound::{self, Bound};
 use super::net::Net;
 use super::tree::Tree;
@@ -109,7 +109,7 @@ pub(super) fn fit(net: &Net, collective: Collective, flows: &[Flow]) -> Option<R
 pub(super) fn arc_loads(net: &Net, collective: Collective, flows: &[Flow]) -> Vec<Ratio> {
     if collective == Collective::Alltoall {
         let trees = flows.iter().flat_map(|flow| Some((flow.down.as_ref()?, flow.weight)));
-        return alltoall::loads(net, trees);
+        return blocks::loads(net, trees);
     }
     let back = net.reversed();
     let mut load = vec![Ratio::ZERO; net.arcs.len()];

@@ -51,7 +51,12 @@ pub fn pack_within(
         });
     }
     let bound = bound_for(collective, &net);
-    let choice = if net.gpus.len() > EXACT_GPUS_MAX { Choice::Large } else { Choice::All };
+    // On fabrics of GPUs alone, trees from one root that grow arc by arc reach the bound. The programme has so many
+    // optimal trees there that it can take minutes.
+    let one_root = matches!(collective, Collective::Broadcast { .. } | Collective::Reduce { .. });
+    let grown = one_root && net.gpus.len() == net.n && net.gpus.len() > GROWN_GPUS_MIN;
+    let large = grown || net.gpus.len() > EXACT_GPUS_MAX;
+    let choice = if large { Choice::Large } else { Choice::All };
     Ok(pack_net(net, collective, bound, &choice, budget))
 }
 
@@ -119,3 +124,6 @@ pub fn pack_phases(graph: &LinkGraph, collective: Collective) -> Result<Packed, 
     let budget = Budget::standard(net.gpus.len());
     Ok(pack_net(net, collective, bound, &Choice::Phases(Servers { locals }), &budget))
 }
+
+/// Up to so many GPUs the programme's trees are few, and found in milliseconds.
+const GROWN_GPUS_MIN: usize = 32;

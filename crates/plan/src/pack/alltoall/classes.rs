@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::super::lp::{Column, Master};
-use super::Answer;
+use super::super::tree::Tree;
+use super::answer::Answer;
 use super::exact::whole;
 use super::ties::Ties;
 use super::wires::{Paths, Wires};
@@ -39,7 +40,7 @@ pub(super) fn answers<'a>(wires: &'a Wires<'a>) -> impl Iterator<Item = Answer> 
         }
         let mut place = vec![0; wires.net.n];
         wires.net.gpus.iter().enumerate().for_each(|(rank, &gpu)| place[gpu] = rank);
-        trees.sort_by_key(|(tree, _): &(super::Tree, _)| place[tree.root]);
+        trees.sort_by_key(|(tree, _): &(Tree, _)| place[tree.root]);
         Answer { trees, lengths: None }
     };
     // One tree per root and pattern often suffices, if neighbours take different ones.

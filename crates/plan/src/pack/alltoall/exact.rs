@@ -6,7 +6,7 @@ use netsum_topo::Ratio;
 
 use super::super::lp::{Column, Master};
 use super::super::tree::Tree;
-use super::Answer;
+use super::answer::Answer;
 use super::wires::{Paths, Wires};
 
 /// The best trees, with the programme's dual as lengths.

@@ -9,6 +9,7 @@
 //! [`best`] takes the first of these that reaches the bound: what symmetry gives ([`regular`], [`classes`]), the exact
 //! programme over trees of all sources ([`exact`]), and trees that move away from loaded links one by one ([`moves`]).
 
+mod answer;
 mod classes;
 mod exact;
 mod moves;
@@ -16,14 +17,16 @@ mod regular;
 mod ties;
 mod wires;
 
-use netsum_topo::{Ratio, lcm};
+use netsum_topo::Ratio;
 
+use super::blocks::loads;
 use super::bound::{ArcLength, Bound, Certificate};
 use super::budget::Budget;
 use super::net::Net;
 use super::packed::Flow;
 use super::programme::Found;
-use super::tree::{Tree, hop_arcs};
+use super::tree::Tree;
+use answer::Answer;
 use wires::Wires;
 
 /// The best trees, and the best bound, within the budget.
@@ -47,13 +50,6 @@ pub(super) fn best(net: &Net, budget: &Budget<'_>) -> Found {
         state.take(moves::answer(&wires, bound));
     }
     Found { flows: state.flows, bound: state.bound }
-}
-
-/// Trees with weights, and lengths that bound the rate; either may be missing.
-#[derive(Default)]
-pub(super) struct Answer {
-    pub(super) trees: Vec<(Tree, Ratio)>,
-    pub(super) lengths: Option<Vec<u64>>,
 }
 
 /// The best of the answers so far.
@@ -153,52 +149,7 @@ fn scaled(net: &Net, trees: Vec<(Tree, Ratio)>) -> Option<(Vec<Flow>, Ratio)> {
     Some((flows, each * most * Ratio::from(net.gpus.len() as i64)))
 }
 
-/// The load of each arc: trees with their weights, times the GPUs behind the arc.
-pub(super) fn loads<'t>(
-    net: &Net,
-    trees: impl Iterator<Item = (&'t Tree, Ratio)> + Clone,
-) -> Vec<Ratio> {
-    let common = trees
-        .clone()
-        .try_fold(1i128, |all, (_, weight)| lcm(all, weight.den()).filter(|&all| all < COMMON_MAX));
-    let mut whole = vec![0i128; net.arcs.len()];
-    let mut parts = vec![Ratio::ZERO; net.arcs.len()];
-    for (tree, weight) in trees {
-        let units = common.map(|common| weight.num() * (common / weight.den()));
-        for (hop, gpus) in tree.hops.iter().zip(behind(net, tree)) {
-            for arc in hop_arcs(net, hop) {
-                match units {
-                    Some(units) => whole[arc] += units * i128::from(gpus),
-                    None => parts[arc] = parts[arc] + weight * Ratio::from(gpus),
-                }
-            }
-        }
-    }
-    match common {
-        Some(common) => whole.into_iter().map(|units| Ratio::new(units, common)).collect(),
-        None => parts,
-    }
-}
-
-/// By hop of a tree, the number of GPUs that are reached over it. All ends of hops are GPUs.
-pub(super) fn behind(net: &Net, tree: &Tree) -> Vec<i64> {
-    let mut below = vec![1i64; net.n];
-    let mut found: Vec<i64> = tree
-        .hops
-        .iter()
-        .rev()
-        .map(|hop| {
-            below[hop.from] += below[hop.to];
-            below[hop.to]
-        })
-        .collect();
-    found.reverse();
-    found
-}
-
 /// The exact programme's matrix is dense, with a row per arc and per GPU: beyond this it takes minutes.
 const EXACT_ROWS_MAX: usize = 600;
 /// Programmes that take more have many optimal trees, to which moves come near in less.
 const EXACT_WORK: u64 = 2_500_000_000;
-/// Sums of loads in parts of this fit into 127 bits.
-const COMMON_MAX: i128 = 1 << 60;

@@ -5,7 +5,7 @@
 use netsum_topo::Ratio;
 
 use super::super::tree::Tree;
-use super::Answer;
+use super::answer::Answer;
 use super::wires::{NONE, Paths, Wires};
 
 /// Trees per root, and lengths by which their rate is not far below the best. `bound`: a rate that cannot be exceeded.

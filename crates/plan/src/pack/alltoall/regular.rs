@@ -2,7 +2,7 @@
 
 use super::super::lp::{Column, Master};
 use super::super::tree::{Hop, Tree};
-use super::Answer;
+use super::answer::Answer;
 use super::exact::whole;
 use super::wires::{Paths, Wires};
 
