@@ -21,11 +21,14 @@ FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
 
+# Where `make setup-kubernetes` puts the programs of a cluster.
+CLUSTER := out/kubernetes
+
 # What `make fuzz` runs, and for how long each.
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-discovery test-cluster setup-browser vendor setup-otel
+.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-kubernetes manifests setup-discovery test-cluster setup-browser vendor setup-otel
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -33,7 +36,7 @@ help: ## this list
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
-build: $(STAMPS)/daemons $(STAMPS)/package ## the daemons, and the Python package with its compiled core
+build: $(STAMPS)/daemons $(STAMPS)/package $(if $(wildcard $(CLUSTER)/kube-apiserver),$(STAMPS)/operator) ## the daemons, and the Python package with its compiled core
 
 demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=--kill-switch kills switches on the way
 	$(BIN)/netsum demo $(DEMO)
@@ -50,6 +53,7 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@command -v etcd >/dev/null || echo "skipped: the tests of several controllers; make setup-etcd installs etcd"
 	@ldconfig -p | grep -q libucp.so.0 || echo "skipped: the tests over UCX; make setup-ucx installs its library"
 	@command -v slurmd >/dev/null || echo "skipped: tests of jobs under Slurm; make setup-slurm installs it"
+	@test -x $(CLUSTER)/kube-apiserver || echo "skipped: tests of jobs on Kubernetes; make setup-kubernetes builds a cluster's programs"
 	@command -v lldpd >/dev/null || echo "skipped: tests of discovery in namespaces; make setup-discovery installs lldpd"
 	@command -v promtool >/dev/null || echo "skipped: tests of metrics, alerts and dashboards; make setup-metrics installs their tools"
 	@command -v chromium >/dev/null && test -d python/tests/browser/node_modules || echo "skipped: tests of the dashboard's page; make setup-browser installs their tools"
@@ -65,6 +69,7 @@ test-rust:
 test-python:
 	$(BIN)/pytest tests/packages --ignore tests/packages/test_release.py -rs
 	$(BIN)/pytest tests/fabric -rs -m "not figures" -n $(JOBS) --dist loadfile --timeout 1800
+	$(BIN)/pytest tests/kubernetes -rs --timeout 1800
 	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
 	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
 
@@ -79,8 +84,8 @@ simulate: ## the whole system on simulated time with faults from seeds; SEEDS=a.
 check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, lines and file names
 	cargo fmt --all --check
 	cargo clippy --release --workspace --all-targets --quiet $(FEATURES) -- -D warnings
-	$(BIN)/ruff format --check python tests bench experiments hw docs examples release
-	$(BIN)/ruff check python tests bench experiments hw docs examples release
+	$(BIN)/ruff format --check python tests bench experiments hw docs examples release kubernetes
+	$(BIN)/ruff check python tests bench experiments hw docs examples release kubernetes
 	$(BIN)/mypy --strict python/netsum $(wildcard examples)
 	$(BIN)/pytest --noconftest python/tests/test_docs.py
 
@@ -143,8 +148,9 @@ test-gpu: build $(STAMPS)/torch ## NCCL with the plug-in and CUDA tensors on thi
 paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
 	$(BIN)/python experiments/paper.py
 
-test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 50 random networks discovered; root
+test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 1,000 nodes and 500 deletions on Kubernetes, 50 random networks discovered; root
 	NETSUM_CLUSTER=1 $(BIN)/pytest tests/fabric/test_slurm.py tests/fabric/test_discovery.py -rs --timeout 1800
+	NETSUM_CLUSTER=1 $(BIN)/pytest tests/kubernetes -rs --timeout 7200
 
 why-faults: build $(STAMPS)/torch ## faults planted into running jobs, and what `netsum why` says; SEEDS=a..b HEALTHY=steps; needs root and iptables
 	$(BIN)/python tests/fabric/why_faults.py --seeds $(or $(SEEDS),1..20) --healthy $(or $(HEALTHY),100)
@@ -199,6 +205,20 @@ setup-packages: ## mmdebstrap, podman, runc and skopeo, from apt if this is root
 	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null || \
 	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo >/dev/null; } || \
 	{ echo "mmdebstrap or podman is missing: install them with your system's packages"; exit 1; }
+
+setup-kubernetes: $(STAMPS)/tools ## kube-apiserver, its controllers, etcd, kwok and helm, built by Go: ten minutes, 4 GB; without them tests of clusters are left out
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-kubernetes.txt
+	@command -v go >/dev/null || { echo "go is missing: install it to build Kubernetes"; exit 1; }
+	@mkdir -p $(CLUSTER)/stages && cd tests/kubernetes/cluster && export CGO_ENABLED=0 && \
+	for program in $$(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' tool); do \
+		name=$$(basename $$program); test $$name != v3 || name=etcd; \
+		nice go build -p 2 -trimpath -ldflags "-s -w" -o ../../../$(CLUSTER)/$$name $$program || exit 1; \
+	done && for stage in node/fast/node-initialize pod/fast/pod-ready pod/fast/pod-delete; do \
+		cp -f $$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage/$$stage.yaml ../../../$(CLUSTER)/stages/; \
+	done && chmod u+w ../../../$(CLUSTER)/stages/*
+
+manifests: $(STAMPS)/operator ## kubernetes/netsum.yaml and the definitions of custom resources, anew, from the chart and the operator
+	$(BIN)/python kubernetes/manifests.py
 
 setup-slurm: ## Slurm, its headers and munge, from apt if this is root; without them tests of jobs under Slurm are left out
 	@command -v slurmd >/dev/null && command -v munged >/dev/null && test -e /usr/include/slurm/spank.h || \
@@ -306,6 +326,11 @@ $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
 	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim $(FEATURES)
+	@touch $@
+
+# With all packages, so that their dependencies are compiled once.
+$(STAMPS)/operator: $(RUST_SOURCES) | $(STAMPS)/tools
+	cargo build --release --quiet --workspace --bin netsum-operator $(FEATURES)
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools

@@ -14,6 +14,8 @@ GLIBC = "2.17"
 """What manylinux2014 has: the oldest distributions on which the dynamic programs run."""
 DAEMONS = {"netsum-controller": "netsum-control", "netsum-switch": "netsum-switch"}
 """The package of each program."""
+IMAGES = {**DAEMONS, "netsum-operator": "netsum-operator"}
+"""The same of the programs that have an image."""
 PROGRAMS = {**DAEMONS, "netsum-job": "netsum-control", "netsum-sim": "netsum-sim"}
 LIBRARIES = {
     "netsum-capi": ("libnetsum_nccl.so", "libnetsum_nccl.so"),
@@ -49,11 +51,11 @@ def compile_all(processor: Processor, epoch: int) -> Built:
     """Compile everything but the Python module. Raises CalledProcessError."""
     dynamic, static = f"{processor.rust}-unknown-linux-gnu", f"{processor.rust}-unknown-linux-musl"
     _cargo(["cargo", "build"], dynamic, {*PROGRAMS.values(), *LIBRARIES}, with_glibc(processor, epoch))
-    _cargo(["cargo", "zigbuild"], static, set(DAEMONS.values()), reproducible(epoch))
+    _cargo(["cargo", "zigbuild"], static, set(IMAGES.values()), reproducible(epoch))
     return Built(
         {program: TARGET / dynamic / PROFILE / program for program in PROGRAMS},
         {name: TARGET / dynamic / PROFILE / made for made, name in LIBRARIES.values()},
-        {program: TARGET / static / PROFILE / program for program in DAEMONS},
+        {program: TARGET / static / PROFILE / program for program in IMAGES},
     )
 
 

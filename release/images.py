@@ -17,10 +17,15 @@ from build import Built, Processor
 USER = 65532
 """Nobody's number, as in other images without users."""
 STATE = "var/lib/netsum"
-PORTS = {"netsum-controller": {"7700/tcp": {}}, "netsum-switch": {"7701/udp": {}, "9100/tcp": {}}}
+PORTS = {
+    "netsum-controller": {"7700/tcp": {}},
+    "netsum-switch": {"7701/udp": {}, "9100/tcp": {}},
+    "netsum-operator": {"9443/tcp": {}},
+}
 TITLES = {
     "netsum-controller": "controller of a netsum fabric",
     "netsum-switch": "switch or server of a netsum fabric",
+    "netsum-operator": "operator of netsum on Kubernetes",
 }
 _INDEX = "application/vnd.oci.image.index.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"

@@ -15,7 +15,7 @@ import bill
 import debian
 import images
 import wheels
-from build import DAEMONS, PROCESSORS, ROOT, compile_all, missing
+from build import IMAGES, PROCESSORS, ROOT, compile_all, missing
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         wheels.make(processor, built[processor], listed, version, epoch, out)
         for name in debian.PACKAGES:
             debian.make(name, processor, built[processor], listed, version, epoch, out)
-    for name in DAEMONS:
+    for name in IMAGES:
         images.make(name, built, version, epoch, out)
     made = sorted(out.iterdir())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]

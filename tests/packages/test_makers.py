@@ -11,7 +11,7 @@ import pytest
 
 import debian
 import images
-from build import PROCESSORS, PROGRAMS, Built
+from build import IMAGES, PROCESSORS, PROGRAMS, Built
 
 EPOCH = 1_760_000_000
 VERSION = "9.8.7"
@@ -22,11 +22,11 @@ def built(tmp_path: Path) -> Built:
     """Files that look as compiled ones do, but for their times and rights, which must not matter."""
     folder = tmp_path / "compiled"
     folder.mkdir()
-    for program in PROGRAMS:
+    for program in {**PROGRAMS, **IMAGES}:
         shutil.copyfile("/bin/sh", folder / program)
         (folder / program).chmod(0o700)
     programs = {program: folder / program for program in PROGRAMS}
-    return Built(programs, {}, programs)
+    return Built(programs, {}, {program: folder / program for program in IMAGES})
 
 
 def digest(file: Path) -> str:
@@ -57,7 +57,7 @@ def test_a_package_is_the_same_twice(name: str, built: Built, tmp_path: Path) ->
     assert fields == f"Package: {name}\nVersion: {VERSION}\nArchitecture: amd64\n"
 
 
-@pytest.mark.parametrize("name", ["netsum-controller", "netsum-switch"])
+@pytest.mark.parametrize("name", IMAGES)
 def test_an_image_is_the_same_twice_and_others_read_it(name: str, built: Built, tmp_path: Path) -> None:
     both = {PROCESSORS["x86_64"]: built, PROCESSORS["aarch64"]: built}
     made = []

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSION = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
 PROCESSORS = {"x86_64": "amd64", "aarch64": "arm64"}
 DAEMONS = ("netsum-controller", "netsum-switch")
+IMAGES = (*DAEMONS, "netsum-operator")
 PROGRAMS = {*DAEMONS, "netsum-job", "netsum-sim"}
 LIBRARIES = {"libnetsum_nccl.so", "libnccl-net-netsum.so"}
 IMAGE_MAX_BYTES = 20_000_000
@@ -117,7 +118,7 @@ def needs(file: Path) -> tuple[str, list[str], tuple[int, ...]]:
         return elf["e_machine"], libraries, max(versions, default=(0,))
 
 
-@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_an_image_is_small_and_its_program_static(release: Path, name: str, tmp_path: Path) -> None:
     for processor, short in PROCESSORS.items():
         layers = unpack(release / f"{name}-{VERSION}.oci.tar", short, tmp_path / short)
@@ -278,7 +279,7 @@ def test_a_packages_controller_an_images_switch_and_a_wheels_workers_sum_togethe
             assert time.monotonic() < deadline, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("name", IMAGES)
 def test_an_image_runs_under_podman(release: Path, name: str) -> None:
     if shutil.which("podman") is None:
         pytest.skip("needs podman (make setup-packages)")

@@ -40,10 +40,20 @@ pub(crate) fn read_text(file: &Path, remedy: &'static str) -> Result<String, Ide
 /// The content of a key file. Error: others may read it.
 pub(crate) fn read_private(file: &Path, remedy: &'static str) -> Result<Vec<u8>, IdentityError> {
     let fail = |source| IdentityError::File { file: file.to_owned(), source, remedy };
-    let mode = std::fs::metadata(file).map_err(fail)?.mode() & 0o777;
-    match mode & 0o077 {
-        0 => read(file, remedy),
-        _ => Err(IdentityError::Permissions { file: file.to_owned(), mode }),
+    let found = std::fs::metadata(file).map_err(fail)?;
+    let mode = found.mode() & 0o777;
+    match is_private(found.uid(), mode) {
+        true => read(file, remedy),
+        false => Err(IdentityError::Permissions { file: file.to_owned(), mode }),
+    }
+}
+
+/// Whether nobody but the owner may use a file. A file of root's may be readable for a group: that is how Kubernetes
+/// hands secrets to processes that are not root's, and root chooses the group.
+fn is_private(owner: u32, mode: u32) -> bool {
+    match owner {
+        0 => mode & 0o037 == 0,
+        _ => mode & 0o077 == 0,
     }
 }
 
@@ -86,4 +96,28 @@ pub(crate) fn lock(folder: &Path) -> Result<File, IdentityError> {
 
 pub(crate) fn invalid(file: &Path, problem: String) -> IdentityError {
     IdentityError::Content { file: file.to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_may_read_what_root_gives_it_and_nobody_else_may() {
+        for (owner, mode, expected) in [
+            (0, 0o600, true),
+            (0, 0o400, true),
+            (0, 0o440, true),
+            (0, 0o640, true),
+            (0, 0o660, false),
+            (0, 0o650, false),
+            (0, 0o444, false),
+            (0, 0o641, false),
+            (65532, 0o600, true),
+            (65532, 0o640, false),
+            (65532, 0o604, false),
+        ] {
+            assert_eq!(is_private(owner, mode), expected, "{owner} {mode:o}");
+        }
+    }
 }

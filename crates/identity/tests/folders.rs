@@ -127,10 +127,10 @@ fn credentials_are_read_or_refused_with_file_and_remedy() {
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     assert!((now_s + 23 * 3600..now_s + 25 * 3600).contains(&viewer.expires_s()));
     assert_eq!((mode(&folder), mode(&folder.join("identity-key.pem"))), (0o700, 0o600));
-    chmod(&folder.join("identity-key.pem"), 0o640);
+    chmod(&folder.join("identity-key.pem"), 0o644);
     let error = text(Credentials::open(&folder));
     assert!(
-        error.contains("identity-key.pem: others may read this key (its mode is 640)"),
+        error.contains("identity-key.pem: others may read this key (its mode is 644)"),
         "{error}"
     );
     assert!(error.contains("chmod 600"), "{error}");
