@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use netsum_plan::export::{Executor, export};
 use netsum_plan::pack::{
-    ArcLength, Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack, pack_blink,
-    pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
+    ArcLength, Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack,
+    pack_blink, pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
 };
 use netsum_plan::picture;
 use netsum_plan::program::{check, read_msccl, read_mscclpp, verify_plan};

@@ -186,7 +186,9 @@ fn check_flow(
         return Err(switch());
     }
     let (up, down) = match plan.collective {
-        Collective::Broadcast { .. } | Collective::Allgather | Collective::Alltoall => (false, true),
+        Collective::Broadcast { .. } | Collective::Allgather | Collective::Alltoall => {
+            (false, true)
+        }
         Collective::Reduce { .. } | Collective::ReduceScatter => (true, false),
         Collective::Allreduce => (true, true),
     };
