@@ -80,6 +80,8 @@ class SwitchCost(TypedDict):
     barrier_s: float | None
     """None if the switches of the job do no barriers."""
     bytes_per_s: float
+    hosts_extra_s: float
+    """What an operation between the hosts takes besides the messages of the cost model."""
 
 
 class GroupStats(TypedDict):

@@ -73,7 +73,7 @@ class Ways:
     def goes_through_switches(self, way: str, operation: str, size: int) -> bool:
         group, memory = self.groups[way], array.array("f", bytes(2 * max(size, 4 * self.size)))
         before = json.loads(group.stats())["network_operations"]
-        call(group, operation, size, self.size, self.rank, memory)().wait(None)
+        finish(call(group, operation, size, self.size, self.rank, memory)())
         return json.loads(group.stats())["network_operations"] > before
 
     def slowest(self, seconds: float) -> float:
@@ -83,22 +83,28 @@ class Ways:
 
 
 def call(group: _core.Group, operation: str, size: int, ranks: int, rank: int, memory: array.array) -> Callable:
-    """A function that does the operation once. memory: at least twice the size, by all operations."""
+    """A function that does the operation once for a caller that waits. memory: at least twice the size, by all."""
     address = memory.buffer_info()[0]
     other, part = address + len(memory) // 2 * 4, max(size // ranks // 4 * 4, 4)
     parts = [(address + r * part, part) for r in range(ranks)]
     others = [(other + r * part, part) for r in range(ranks)]
     counts = [(start, part // 4) for start, _ in parts]
     calls: dict[str, Callable] = {
-        "allreduce": lambda: group.allreduce(address, size // 4, "float32", "sum", 1.0, TIMEOUT_S),
-        "reduce": lambda: group.reduce(address, size // 4, "float32", "sum", 1.0, 0, TIMEOUT_S),
-        "broadcast": lambda: group.broadcast(address, size, 0, TIMEOUT_S),
-        "reduce_scatter": lambda: group.reduce_scatter(other, counts, "float32", "sum", 1.0, TIMEOUT_S),
-        "allgather": lambda: group.allgather(parts, parts[rank], TIMEOUT_S),
-        "alltoall": lambda: group.alltoall(others, parts, TIMEOUT_S),
-        "barrier": lambda: group.barrier(TIMEOUT_S),
+        "allreduce": lambda: group.allreduce(address, size // 4, "float32", "sum", 1.0, TIMEOUT_S, True),
+        "reduce": lambda: group.reduce(address, size // 4, "float32", "sum", 1.0, 0, TIMEOUT_S, True),
+        "broadcast": lambda: group.broadcast(address, size, 0, TIMEOUT_S, True),
+        "reduce_scatter": lambda: group.reduce_scatter(other, counts, "float32", "sum", 1.0, TIMEOUT_S, True),
+        "allgather": lambda: group.allgather(parts, parts[rank], TIMEOUT_S, True),
+        "alltoall": lambda: group.alltoall(others, parts, TIMEOUT_S, True),
+        "barrier": lambda: group.barrier(TIMEOUT_S, True),
     }
     return calls[operation]
+
+
+def finish(work: _core.Work | None) -> None:
+    """Wait, if the operation has not ended within its call."""
+    if work is not None:
+        work.wait(None)
 
 
 def main() -> None:
@@ -116,7 +122,7 @@ def main() -> None:
                 for way in [*list(calls)[number % len(calls) :], *list(calls)[: number % len(calls)]]:
                     ways.meeting.barrier()
                     start = time.perf_counter()
-                    calls[way]().wait(None)
+                    finish(calls[way]())
                     seconds = time.perf_counter() - start
                     times[way].append(ways.slowest(seconds))
                 # The same at all ranks, which agree on the time that has passed.

@@ -42,6 +42,8 @@ pub struct SwitchCost {
     pub barrier_s: Option<f64>,
     /// Bytes per second over a rank's link, in the busier direction.
     pub bytes_per_s: f64,
+    /// What an operation between the hosts takes besides the messages of the cost model: threads, mostly.
+    pub hosts_extra_s: f64,
 }
 
 impl SwitchCost {

@@ -42,15 +42,27 @@ pub(crate) fn measure(
     })
 }
 
-/// Measures operations through switches; all ranks call it, and get the same result: `None` if they were not all done by
-/// switches. `trees`: whether this rank's plan has any. `run` does an allreduce of so many bytes, or with `None` a barrier, if switches do barriers (`barriers`), and
-/// returns its seconds. `in_network`: whether everything that `run` has done went through switches. Errors as `measure`,
-/// and those of `run`.
+/// An operation that [`measure_switches`] times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Timed {
+    /// An allreduce of so many bytes through switches.
+    Switches(usize),
+    /// A barrier through switches.
+    Barrier,
+    /// An allreduce of so many bytes between the hosts.
+    Hosts(usize),
+}
+
+/// Measures operations through switches; all ranks call it, and get the same result: `None` if switches did not do all
+/// that they were given. `trees`: whether this rank's plan has any. `barriers`: whether switches do barriers. `run` does
+/// an operation, and returns its seconds. `hosts_s`: what the cost model expects of an allreduce of [`WORD`] bytes
+/// between the hosts. `in_network`: whether switches did everything so far. Errors as `measure`, and those of `run`.
 pub(crate) fn measure_switches(
     core: &Core,
     deadline: Instant,
     (trees, barriers): (bool, bool),
-    mut run: impl FnMut(Option<usize>) -> Result<f64, Error>,
+    mut run: impl FnMut(Timed) -> Result<f64, Error>,
+    hosts_s: f64,
     in_network: impl Fn() -> bool,
 ) -> Result<Option<SwitchCost>, Error> {
     let mut agreed = 0;
@@ -62,24 +74,31 @@ pub(crate) fn measure_switches(
     if agree(if trees { 0.0 } else { 1.0 })? != 0.0 {
         return Ok(None);
     }
-    let mut median = |bytes: Option<usize>, count: usize| {
-        let times: Result<Vec<f64>, Error> = (0..count).map(|_| run(bytes)).collect();
-        Ok::<f64, Error>(lower_median(times?).unwrap_or(0.0))
+    // In turns, so that other load disturbs all alike.
+    let small = [Timed::Switches(WORD), Timed::Hosts(WORD), Timed::Barrier];
+    let small = &small[..if barriers { 3 } else { 2 }];
+    let mut medians = |count: u32| {
+        let mut times = [const { Vec::new() }; 3];
+        for _ in 0..count {
+            for (times, &timed) in times.iter_mut().zip(small) {
+                times.push(run(timed)?);
+            }
+        }
+        Ok::<[f64; 3], Error>(times.map(|times| lower_median(times).unwrap_or(0.0)))
     };
-    // The first one waits for the slowest rank, and finds no cache filled.
-    median(Some(WORD), 1)?;
-    let few = agree(median(Some(WORD), STEPS_FIRST as usize)?)?;
-    let many = if few > SLOW_S { STEPS_FIRST } else { STEPS } as usize;
-    let latency_s = agree(median(Some(WORD), many)?)?.min(few).max(LATENCY_LEAST_S);
-    let barrier_s = match barriers {
-        true => Some(agree(median(None, many)?)?.max(LATENCY_LEAST_S)),
-        false => None,
-    };
+    // The first ones wait for the slowest rank, and find no cache filled.
+    medians(1)?;
+    let few = agree(medians(STEPS_FIRST)?[0])?;
+    let times = medians(if few > SLOW_S { STEPS_FIRST } else { STEPS })?;
+    let latency_s = agree(times[0])?.max(LATENCY_LEAST_S);
+    let hosts_extra_s = (agree(times[1])? - hosts_s).max(0.0);
+    let barrier_s = agree(times[2])?.max(LATENCY_LEAST_S);
+    let barrier_s = barriers.then_some(barrier_s);
     let mut bytes = BYTES_FIRST;
     let bytes_per_s = loop {
-        let seconds = agree(median(Some(bytes), 1)?)?;
+        let seconds = agree(run(Timed::Switches(bytes))?)?;
         if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
-            let again = agree(median(Some(bytes), 1)?)?;
+            let again = agree(run(Timed::Switches(bytes))?)?;
             let seconds = seconds.min(again);
             let transfer = (seconds - latency_s).max(seconds / 2.0);
             break (bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST);
@@ -87,7 +106,8 @@ pub(crate) fn measure_switches(
         bytes *= 4;
     };
     let elsewhere = agree(if in_network() { 0.0 } else { 1.0 })?;
-    Ok((elsewhere == 0.0).then_some(SwitchCost { latency_s, barrier_s, bytes_per_s }))
+    let cost = SwitchCost { latency_s, barrier_s, bytes_per_s, hosts_extra_s };
+    Ok((elsewhere == 0.0).then_some(cost))
 }
 
 /// Whether `yes` is true at all ranks; the same result at all of them.
@@ -239,7 +259,7 @@ fn lower_median(mut times: Vec<f64>) -> Option<f64> {
 
 /// Beyond the number of any operation.
 const SEQUENCE: u64 = u64::MAX;
-const WORD: usize = 8;
+pub(crate) const WORD: usize = 8;
 const STEPS_FIRST: u32 = 4;
 const STEPS: u32 = 16;
 /// With such a latency a few steps are accurate enough, and many take long.

@@ -13,10 +13,11 @@ use crate::combine::Combine;
 use crate::coordinator::{JobState, TreeJob};
 use crate::explain::Choice;
 use crate::link_cost::SwitchCost;
+use crate::pace::{self, Timed, WORD};
 use crate::task::Task;
 use crate::terms::Here;
 use crate::work::{OperationSummary, Work};
-use crate::{Cost, Error, address, pace};
+use crate::{Cost, Error, address};
 
 /// The name of the trees among algorithms.
 const SWITCHES: &str = "switches";
@@ -46,7 +47,7 @@ impl Connected {
                     true => cost.barrier_s.unwrap_or(f64::INFINITY),
                     false => cost.seconds(task.link_bytes()),
                 };
-                switches_s < hosts_s
+                switches_s < hosts_s + cost.hosts_extra_s
             }
         }
     }
@@ -64,6 +65,9 @@ impl Connected {
             "allgather" if self.all_collectives => Some(cost.seconds(bytes.saturating_mul(others))),
             _ => None,
         };
+        for seconds in hosts.costs.iter_mut().filter_map(|cost| cost.seconds.as_mut()) {
+            *seconds += cost.hosts_extra_s;
+        }
         let chosen = hosts.costs.iter().find(|cost| cost.name == hosts.chosen);
         let hosts_s = chosen.and_then(|cost| cost.seconds).unwrap_or(f64::INFINITY);
         if seconds.is_some_and(|seconds| seconds < hosts_s) {
@@ -93,29 +97,32 @@ impl Connected {
         let counters = &self.core.counters;
         let done = counters.network_operations.load(Ordering::Relaxed);
         let count = std::cell::Cell::new(0);
-        let run = |bytes: Option<usize>| {
-            count.set(count.get() + 1);
-            self.time_on_switches(bytes, context.until)
+        let run = |timed: Timed| {
+            count.set(count.get() + u64::from(!matches!(timed, Timed::Hosts(_))));
+            self.time(timed, context.until)
         };
+        let order = self.core.order.load_full();
+        let hosts_s = small_sum(WORD).host_seconds(&self.link(), order, |operation| {
+            self.core.algorithms.get(operation).map(String::as_str)
+        });
         let in_network =
             || counters.network_operations.load(Ordering::Relaxed) == done + count.get();
         let (core, what) = (&self.core, (trees, self.all_collectives));
-        let cost = pace::measure_switches(core, context.until, what, run, in_network)?;
+        let cost = pace::measure_switches(core, context.until, what, run, hosts_s, in_network)?;
         // What a user counts begins now.
         counters.network_operations.store(0, Ordering::Relaxed);
         counters.operations.store(0, Ordering::Relaxed);
         Ok(cost)
     }
 
-    /// Seconds of an allreduce of so many bytes, or with `None` of a barrier, through the coordinator.
-    fn time_on_switches(&self, bytes: Option<usize>, until: Instant) -> Result<f64, Error> {
-        let (dtype, how) = (Dtype::F32, Combine::Plain(ReduceOp::Sum));
-        let (call, task) = match bytes {
-            None => (Call::barrier(), Task::Barrier),
-            Some(bytes) => {
-                let call = Call::Allreduce { dtype, numel: (bytes / dtype.size()) as u64, how };
-                let buffer = Buffer::from_vec(vec![0; bytes]);
-                (call, Task::Allreduce { dtype, how, buffer })
+    /// Seconds of an operation that the user has not called.
+    fn time(&self, timed: Timed, until: Instant) -> Result<f64, Error> {
+        let (call, mut task) = match timed {
+            Timed::Barrier => (Call::barrier(), Task::Barrier),
+            Timed::Switches(bytes) | Timed::Hosts(bytes) => {
+                let (dtype, how) = MEASURED;
+                let numel = (bytes / dtype.size()) as u64;
+                (Call::Allreduce { dtype, numel, how }, small_sum(bytes))
             }
         };
         let called = Instant::now();
@@ -129,7 +136,12 @@ impl Connected {
         let here = Some(Here { interrupted: || false });
         let issued =
             Issued { sequence, fingerprint, deadline: until, work: work.clone(), here, turn };
-        self.give_to_switches(issued, task);
+        if let Timed::Hosts(_) = timed {
+            let order = self.core.order.load_full();
+            self.on_host(issued, move |comm| task.run(comm, order));
+        } else {
+            self.give_to_switches(issued, task);
+        }
         work.wait(None)?;
         Ok(called.elapsed().as_secs_f64())
     }
@@ -146,3 +158,12 @@ impl Connected {
         }
     }
 }
+
+/// A sum of zeros.
+fn small_sum(bytes: usize) -> Task {
+    let (dtype, how) = MEASURED;
+    Task::Allreduce { dtype, how, buffer: Buffer::from_vec(vec![0; bytes]) }
+}
+
+/// The measured sums.
+const MEASURED: (Dtype, Combine) = (Dtype::F32, Combine::Plain(ReduceOp::Sum));
