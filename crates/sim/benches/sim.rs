@@ -5,6 +5,11 @@
 //! web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time. CPU seconds are the
 //! kernel's count for the one thread. The same on two threads, alternating with one: speed-up and cost.
 //!
+//! Training steps on 1,024 hosts (a ring of all hosts, 4 MiB per step) with what repeats itself skipped, beside the
+//! same without skips, alternating (`--repeats`: this alone): alone, beside a flow of 1 MB in every tenth step, and
+//! beside web-search flows, where nothing repeats itself. Without skips only the first steps are simulated, and the CPU
+//! seconds are counted for all.
+//!
 //! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts
 //! in both, alternating: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names
 //! the program built from `tests/peers/htsim_flows.cc`) the same flows of both kinds on 1,024 hosts, alternating; its
@@ -18,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme};
 use netsum_sim::simulation::MEMORY_BYTES;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::{FlowSizes, FlowSpec, permutation, poisson};
@@ -52,6 +58,13 @@ const PEER_ROUNDS: usize = 3;
 const TWO_THREADS_K: [u32; 3] = [8, 16, 32];
 const TWO_THREADS_ROUNDS: usize = 3;
 
+/// Training with skips and without.
+const REPEATS_K: u32 = 16;
+const REPEATS_STEPS: u32 = 100;
+/// The workers begin their steps together, this long after each other; one takes 15 to 25 ms.
+const PERIOD_PS: u64 = 40_000_000_000;
+const REPEATS_ROUNDS: usize = 3;
+
 struct Outcome {
     /// Packet-hops of all repetitions.
     hops: u64,
@@ -68,6 +81,10 @@ fn main() {
         arguments.iter().position(|a| a == name).and_then(|i| arguments.get(i + 1)).cloned()
     };
     let out = value("--out").map(PathBuf::from);
+    if arguments.iter().any(|argument| argument == "--repeats") {
+        repeats();
+        return;
+    }
     let mut curve = Vec::new();
     let mut headline = [Vec::new(), Vec::new()];
     for k in [4, 8, 12, 16, 24, 32] {
@@ -105,6 +122,7 @@ fn main() {
             headline = rates;
         }
     }
+    let repeats = repeats();
     let two_threads: Vec<_> = TWO_THREADS_K.into_iter().flat_map(two_threads).collect();
     let (mut peers, mut ratio) = (serde_json::json!({}), serde_json::json!({}));
     for comparison in compare_with_ns3().into_iter().chain(compare_with_htsim()) {
@@ -118,7 +136,8 @@ fn main() {
         "ours": of(&headline[0]), "web-search": of(&headline[1]),
         "peers": peers, "ratio": ratio,
         "limit": "one core; memory latency from 3,456 hosts on",
-        "runs": RUNS, "curve": curve, "two-threads": two_threads, "machine": machine(), "commit": commit(),
+        "runs": RUNS, "curve": curve, "two-threads": two_threads,
+        "repeats": repeats, "machine": machine(), "commit": commit(),
     });
     record::write(&out, &report);
 }
@@ -159,6 +178,74 @@ fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed:
     fct.sort_by(f64::total_cmp);
     let at = |p: usize| fct.get(fct.len() * p / 100).copied().unwrap_or(f64::NAN);
     Outcome { hops, one: simulation.network().hops(), cpu_s, fct_ms: [at(50), at(99)] }
+}
+
+/// Training with skips and without, alternating: how many times as fast.
+fn repeats() -> Vec<serde_json::Value> {
+    let (topology, hosts) = fat_tree(REPEATS_K);
+    let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true };
+    let job = |steps| JobSpec {
+        start_ps: 0,
+        placement: (0..hosts).collect(),
+        steps,
+        period_ps: PERIOD_PS,
+        buckets: vec![Bucket { ready_ps: 1_000_000_000, bytes: 4 << 20 }],
+        scheme,
+        roots: Vec::new(),
+        servers: Vec::new(),
+    };
+    let run = |steps: u32, flows: &[FlowSpec], skip: bool| {
+        let before = cpu_s();
+        let tcp = TcpConfig::default();
+        let mut simulation: Simulation =
+            Simulation::new(&topology, SWITCHING, tcp, 0).expect("a sound fabric");
+        if !skip {
+            simulation.simulate_repeats();
+        }
+        simulation.add_job(job(steps));
+        let arrivals = flows.to_vec();
+        simulation.set_flows(arrivals.into_iter());
+        simulation.stop_with_jobs();
+        simulation.run(u64::MAX / 4);
+        let (ends, skipped) = (simulation.take_steps().len(), simulation.skipped());
+        assert_eq!(ends, steps as usize);
+        (cpu_s() - before, skipped)
+    };
+    let one = |n: u64| FlowSpec {
+        start_ps: (10 * n + 5) * PERIOD_PS + 2_000_000_000,
+        src: 1,
+        dst: 700,
+        bytes: 1 << 20,
+    };
+    let some: Vec<FlowSpec> = (0..u64::from(REPEATS_STEPS / 10)).map(one).collect();
+    let web = FlowSizes::named("web-search").expect("a published distribution");
+    let many: Vec<FlowSpec> =
+        poisson(hosts, RATE.0, 0.05, web, 0).take_while(|flow| flow.start_ps < PERIOD_PS).collect();
+    // Flows of ten steps, and steps with skips and without.
+    let cases = [
+        ("alone", Vec::new(), REPEATS_STEPS, 2),
+        ("a flow in ten steps", some, REPEATS_STEPS, 10),
+        ("web search", many, 1, 1),
+    ];
+    let of = cases.into_iter().map(|(name, flows, steps, all_steps)| {
+        let mut ratios = Vec::new();
+        for _ in 0..REPEATS_ROUNDS {
+            let all = run(all_steps, &flows, false).0 * f64::from(steps) / f64::from(all_steps);
+            let (with_s, skipped) = run(steps, &flows, true);
+            ratios.push(all / with_s);
+            println!("{name}: {all:.2} s, with skips {with_s:.2} s; {skipped:?}");
+        }
+        println!(
+            "{hosts:5} hosts  {steps} steps, {name}: {:.2} times as fast with skips (best {:.2})",
+            median(&ratios),
+            best(&ratios),
+        );
+        serde_json::json!({
+            "hosts": hosts, "steps": steps, "beside": name,
+            "median": median(&ratios), "best": best(&ratios),
+        })
+    });
+    of.collect()
 }
 
 /// One thread and two, alternating, on the same flows.

@@ -1,7 +1,8 @@
 //! When links deliver: a bucketed calendar in which every link has at most one entry.
 //!
 //! An entry is threaded through its link, so nothing is allocated and inserting is a few writes. A bucket
-//! is sorted when it becomes the current one, by time and then by [`order`]: equal times have one order in every run.
+//! is sorted when it becomes the current one, by time and then by [`order`]: equal times have one order in every run,
+//! which depends on the time since the last [`Calendar::rebase`].
 
 use std::cmp::Reverse;
 
@@ -26,15 +27,18 @@ pub struct Calendar {
     batch: Vec<(u64, u32)>,
     /// Number of entries in buckets.
     waiting: usize,
+    /// The moment from which [`order`] counts.
+    base_ps: u64,
 }
 
-/// The order of deliveries: by time, and at equal times by link in an order that depends on the time. Hosts that send on
-/// the acknowledgements of one queue are in step, so that their packets arrive together; in an order by link alone the
-/// last one would lose each time the queue is full.
+/// The order of deliveries: by time, and at equal times by link in an order that depends on the time since `base_ps`.
+/// Hosts that send on the acknowledgements of one queue are in step, so that their packets arrive together; in an order
+/// by link alone the last one would lose each time the queue is full.
 #[inline]
-pub fn order((at_ps, link): (u64, u32)) -> (u64, u32) {
+pub fn order(base_ps: u64, (at_ps, link): (u64, u32)) -> (u64, u32) {
     // Whether two links change places depends on one bit of the time's hash: the first in which they differ.
-    (at_ps, link ^ (at_ps.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
+    let since_ps = at_ps.wrapping_sub(base_ps);
+    (at_ps, link ^ (since_ps.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
 }
 
 const NONE: u32 = u32::MAX;
@@ -53,7 +57,30 @@ impl Calendar {
             current: 0,
             batch: Vec::with_capacity(64),
             waiting: 0,
+            base_ps: 0,
         }
+    }
+
+    /// The moment from which the order of equal times counts.
+    #[inline]
+    pub fn base_ps(&self) -> u64 {
+        self.base_ps
+    }
+
+    /// From now on the order of equal times counts from this moment; entries before it have been removed.
+    pub fn rebase(&mut self, base_ps: u64) {
+        self.base_ps = base_ps;
+        self.batch.sort_unstable_by_key(|&entry| Reverse(order(base_ps, entry)));
+    }
+
+    /// Removes all entries, which the caller inserts again at later times, and moves the base by `by_ps`.
+    pub(crate) fn clear_and_move(&mut self, by_ps: u64) {
+        let Calendar { heads, occupied, width_bits: _, current, batch, waiting, base_ps } = self;
+        heads.fill(NONE);
+        occupied.fill(0);
+        batch.clear();
+        (*current, *waiting) = (0, 0);
+        *base_ps += by_ps;
     }
 
     /// Inserts a link that has no entry.
@@ -62,7 +89,9 @@ impl Calendar {
         let bucket = at_ps >> self.width_bits;
         entries.entry(link).at_ps = at_ps;
         if bucket <= self.current && !(self.waiting == 0 && self.batch.is_empty()) {
-            let place = self.batch.partition_point(|&e| order(e) > order((at_ps, link)));
+            let place = self
+                .batch
+                .partition_point(|&e| order(self.base_ps, e) > order(self.base_ps, (at_ps, link)));
             self.batch.insert(place, (at_ps, link));
             return;
         }
@@ -110,7 +139,8 @@ impl Calendar {
         self.waiting -= self.batch.len();
         self.current = self.batch[0].0 >> self.width_bits;
         if self.batch.len() > 1 {
-            self.batch.sort_unstable_by_key(|&entry| Reverse(order(entry)));
+            let base_ps = self.base_ps;
+            self.batch.sort_unstable_by_key(|&entry| Reverse(order(base_ps, entry)));
         }
     }
 
@@ -156,7 +186,7 @@ mod tests {
     fn no_link_comes_first_whenever_times_are_equal() {
         for (a, b) in [(0, 2), (0, 1), (6, 8), (100, 3)] {
             let times = (0..10_000).map(|i| i * 1_201_600);
-            let first = times.filter(|&at| order((at, a)) < order((at, b))).count();
+            let first = times.filter(|&at| order(0, (at, a)) < order(0, (at, b))).count();
             assert!((4_500..5_500).contains(&first), "{a} and {b}: {first}");
         }
     }
@@ -170,13 +200,20 @@ mod tests {
             let mut entries = vec![Entry::default(); links as usize];
             let (mut calendar, mut model) = (Calendar::new(horizon), BTreeSet::new());
             let mut entered = vec![false; links as usize];
-            let mut now = 0;
-            for _ in 0..50_000 {
+            let (mut now, mut base) = (0, 0);
+            for step in 0..50_000 {
+                if step % 5_000 == 0 && model.first().is_none_or(|&((at, _), _)| at > now) {
+                    base = now;
+                    calendar.rebase(base);
+                    let moved =
+                        model.iter().map(|&((at, _), link)| (order(base, (at, link)), link));
+                    model = moved.collect();
+                }
                 let link = random.below(links) as u32;
                 if !entered[link as usize] && random.below(10) < 6 {
                     let delay = random.below(horizon + 1) * random.below(2);
                     calendar.insert(link, now + delay, &mut entries);
-                    model.insert((order((now + delay, link)), link));
+                    model.insert((order(base, (now + delay, link)), link));
                     entered[link as usize] = true;
                 } else {
                     let first = model.pop_first().map(|((at, _), link)| (at, link));

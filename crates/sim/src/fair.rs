@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::packet::{Kind, Packet};
+use crate::repeats::Visitor;
 
 /// Bytes that a flow may send per turn: a full packet with its Ethernet header.
 pub(crate) const QUANTUM: i64 = 1514;
@@ -48,7 +49,7 @@ fn key(packet: &Packet) -> u64 {
     match packet.kind() {
         Kind::Data => u64::from(packet.flow),
         Kind::Ack => 1 << 62 | u64::from(packet.flow),
-        Kind::Tree => 2 << 62 | u64::from(packet.dst) << 16 | u64::from(packet.entropy),
+        Kind::Tree => 2 << 62 | u64::from(packet.dst()) << 16 | u64::from(packet.entropy),
     }
 }
 
@@ -115,6 +116,37 @@ impl FairQueue {
 
     pub(crate) fn len(&self) -> u64 {
         self.packets
+    }
+
+    /// Visits the state; `base` as in [`Packet::visit`]. Where a flow's queue is stored is of no consequence.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, base: &[u32]) {
+        let FairQueue {
+            small_bytes: _,
+            is_measured: _,
+            flows,
+            by_key: _,
+            unused: _,
+            new,
+            old,
+            packets,
+            is_timed,
+        } = self;
+        v.both(new.len() as u32, old.len() as u32);
+        v.both(*packets as u32, (*is_timed).into());
+        for &index in new.iter().chain(&*old) {
+            let FlowQueue { key, deficit, runs, packets, entered_ps } = &mut flows[index as usize];
+            v.same(*key);
+            v.same(*deficit as u64);
+            v.both(runs.len() as u32, *packets);
+            runs.iter().for_each(|run| run.visit_content(v, base));
+            v.same(entered_ps.len() as u64);
+            entered_ps.iter_mut().for_each(|at_ps| v.time(at_ps));
+        }
+    }
+
+    /// Whether nothing waits and no flow has a turn.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.new.is_empty() && self.old.is_empty() && !self.is_timed
     }
 
     /// All packets and runs.

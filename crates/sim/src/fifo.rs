@@ -96,6 +96,20 @@ impl Fifo {
         packet
     }
 
+    /// Calls `visit` with each entry, first to last, to change it.
+    pub(crate) fn for_each_mut(&self, pool: &mut Pool, mut visit: impl FnMut(&mut Packet)) {
+        let mut at = self.head;
+        for i in 0..self.len {
+            if i > 0 {
+                at = match (at + 1).is_multiple_of(CHUNK) {
+                    true => pool.next[(at / CHUNK) as usize] * CHUNK,
+                    false => at + 1,
+                };
+            }
+            visit(&mut pool.packets[at as usize]);
+        }
+    }
+
     /// All entries, first to last.
     pub fn iter<'a>(&self, pool: &'a Pool) -> impl Iterator<Item = &'a Packet> + use<'a> {
         let (mut at, len) = (self.head, self.len);

@@ -2,8 +2,9 @@
 
 use crate::aggregation::{Local, NODE, Payload};
 use crate::job::{BUCKET, JOB_START, Jobs};
-use crate::network::{NetworkEvent, Region};
+use crate::network::{NetworkEvent, OWN_TIMER, Region};
 use crate::packet::Kind;
+use crate::repeats::{Pending, Progress as JobProgress, View, Visitor};
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
 use crate::transport::{Owner, Progress, RTO, SLOT, Transport};
@@ -35,6 +36,22 @@ impl FlowRecord {
 /// keys: what starts in the instant of a fault starts after it.
 pub(crate) const FAULT: u64 = 0;
 const FLOW_START: u64 = 1 << 56;
+/// The key of no timer: a state may repeat an earlier one.
+pub(crate) const MOMENT: u64 = u64::MAX;
+
+/// The part that a timer has in what may repeat.
+pub(crate) fn pending(view: View, key: u64) -> Pending {
+    if key & OWN_TIMER != 0 {
+        return Pending::Part;
+    }
+    match key & CLASS {
+        FAULT | FLOW_START | JOB_START | SLOT => Pending::Beyond,
+        // Deadlines are part of the state; these are earlier, and without effect before the deadline.
+        RTO => Pending::Follows,
+        BUCKET if view == View::Round => Pending::Beyond,
+        _ => Pending::Part,
+    }
+}
 
 /// Flows and jobs.
 pub(crate) struct Hosts {
@@ -51,6 +68,8 @@ pub(crate) struct Hosts {
     pub specs: Vec<FlowSpec>,
     pub finished: Vec<FlowRecord>,
     pub stop_with_jobs: bool,
+    /// Whether `HostSide::run` returns when a state may repeat an earlier one.
+    pub watched: bool,
     /// End of the run, once it is known.
     pub stop_at_ps: u64,
 }
@@ -68,6 +87,7 @@ impl Hosts {
             specs: Vec::new(),
             finished: Vec::new(),
             stop_with_jobs: false,
+            watched: false,
             stop_at_ps: u64::MAX,
         }
     }
@@ -91,6 +111,31 @@ impl Hosts {
     pub(crate) fn are_idle(&self) -> bool {
         let busy = self.transport.active + self.jobs.active + self.waiting_jobs;
         self.upcoming.is_none() && busy == 0
+    }
+
+    /// Visits the state of the hosts.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[JobProgress]) {
+        let Hosts {
+            transport,
+            jobs,
+            announced_jobs: _,
+            waiting_jobs,
+            ended_jobs,
+            // The next flow has a timer beyond what repeats.
+            arrivals: _,
+            upcoming: _,
+            specs,
+            // Results.
+            finished: _,
+            stop_with_jobs: _,
+            watched: _,
+            stop_at_ps,
+        } = self;
+        v.both(*waiting_jobs, ended_jobs.len() as u32);
+        v.both(specs.len() as u32, 0);
+        v.same(*stop_at_ps);
+        transport.visit(v);
+        jobs.visit(v, view, progress);
     }
 
     fn announce_next(&mut self, net: &mut Region) {
@@ -133,7 +178,8 @@ pub(crate) struct HostSide<'a, P: Payload> {
 }
 
 impl<P: Payload> HostSide<'_, P> {
-    /// Runs up to and including `until_ps`, or to the first control timer; returns that timer's key.
+    /// Runs up to and including `until_ps`, or to the first control timer; returns that timer's key. If hosts are
+    /// watched, runs no further than to the next moment at which a state may repeat an earlier one; returns `MOMENT`.
     pub(crate) fn run(&mut self, until_ps: u64) -> Option<u64> {
         self.settle();
         while let Some(event) = self.local.net.next(until_ps.min(self.hosts.stop_at_ps)) {
@@ -152,6 +198,9 @@ impl<P: Payload> HostSide<'_, P> {
             }
             self.settle();
             self.local.check();
+            if self.hosts.watched && self.hosts.jobs.moment.is_some() {
+                return Some(MOMENT);
+            }
         }
         None
     }

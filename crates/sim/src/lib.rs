@@ -3,7 +3,8 @@
 //! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know: sockets, the wall
 //! clock, protocol rules (they are in `proto`). Start reading at [`network::Network`] (packets and queues), then
 //! `hosts` (flows and jobs), [`aggregation::Aggregation`] (where `proto`'s machines run), [`job`] (training jobs) and
-//! [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads.
+//! [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads, `repeats` skips what
+//! repeats itself.
 //!
 //! A run is a function of its configuration, its seed and the version: events of equal time have a stable
 //! order, random streams are derived by purpose, and nothing depends on addresses, threads or the clock.
@@ -24,6 +25,7 @@ pub mod network;
 pub mod packet;
 mod partition;
 pub mod random;
+mod repeats;
 mod routes;
 pub mod run;
 pub mod simulation;
@@ -36,5 +38,6 @@ pub mod workload;
 pub use error::SimError;
 pub use network::{HostQueue, Pause, SharedBuffer, Switching};
 pub use partition::Threads;
+pub use repeats::Skipped;
 pub use routes::PathChoice;
 pub use simulation::Simulation;

@@ -3,6 +3,7 @@
 use crate::calendar::Entry;
 use crate::fifo::{Fifo, Pool};
 use crate::packet::Packet;
+use crate::repeats::Visitor;
 
 /// An output queue and the wire behind it. The departure of a packet is known when it is queued; only PAUSE changes it.
 #[derive(Clone, Debug)]
@@ -55,6 +56,38 @@ impl Link {
             bytes: 0,
             state,
         }
+    }
+
+    /// Visits the state at `now_ps`. A link without packets that sends nothing has none but its number of bytes.
+    pub(crate) fn visit(
+        &mut self,
+        v: &mut impl Visitor,
+        (number, now_ps): (u32, u64),
+        (pool, base): (&mut Pool, &[u32]),
+    ) {
+        let Link {
+            // It follows from the queue.
+            entry: _,
+            busy_until_ps,
+            // Constant.
+            ps_per_byte_q16: _,
+            queue,
+            propagation_ns: _,
+            to: _,
+            state,
+            bytes,
+        } = self;
+        v.count(bytes);
+        let is_busy = *busy_until_ps >= now_ps;
+        if queue.is_empty() && !is_busy && *state & PAUSED == 0 {
+            return;
+        }
+        v.both(number, u32::from(*state) << 1 | u32::from(is_busy));
+        if is_busy {
+            v.time(busy_until_ps);
+        }
+        v.same(queue.len().into());
+        queue.for_each_mut(pool, |packet| packet.visit(v, base));
     }
 
     #[inline]

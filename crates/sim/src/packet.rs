@@ -1,5 +1,7 @@
 //! Packets: 32 bytes each, two to a cache line.
 
+use crate::repeats::Visitor;
+
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -26,19 +28,22 @@ pub struct Packet {
     pub aux: u32,
     /// The link by which the packet came to its current node.
     pub ingress: u32,
-    /// Destination host; for `Tree`, the protocol number.
-    pub dst: u16,
+    /// Destination host (for `Tree`, the protocol's number) in the low 24 bits, flags above.
+    pub(crate) address: u32,
     /// Length on the wire.
     pub bytes: u16,
     /// Hash input that selects among paths of equal length; for `Tree`, the socket of the sending host.
     pub entropy: u16,
-    pub(crate) flags: u8,
-    pub(crate) unused: u8,
 }
 
-const KIND: u8 = 3;
-const CE: u8 = 4;
-const ECE: u8 = 8;
+/// Most hosts that packets can address.
+pub const HOSTS_MAX: u32 = DST + 1;
+const DST: u32 = 0xff_ffff;
+const KIND: u32 = 3 << 24;
+const CE: u32 = 4 << 24;
+const ECE: u32 = 8 << 24;
+const DATA: u32 = 0;
+const ACK: u32 = 1 << 24;
 
 /// No ingress link: the packet was made at this node.
 pub const NO_LINK: u32 = u32::MAX;
@@ -52,46 +57,77 @@ impl Packet {
             seq,
             aux: 1,
             ingress: NO_LINK,
-            dst: 0,
+            address: (kind as u32) << 24,
             bytes,
             entropy: 0,
-            flags: kind as u8,
-            unused: 0,
         }
     }
 
     /// The packet's kind.
     #[inline]
     pub fn kind(&self) -> Kind {
-        match self.flags & KIND {
-            0 => Kind::Data,
-            1 => Kind::Ack,
+        match self.address & KIND {
+            DATA => Kind::Data,
+            ACK => Kind::Ack,
             _ => Kind::Tree,
         }
+    }
+
+    /// Destination host; for `Tree`, the protocol's number.
+    #[inline]
+    pub fn dst(&self) -> u32 {
+        self.address & DST
+    }
+
+    /// The packet with another destination, below [`HOSTS_MAX`].
+    #[inline]
+    pub fn to(self, dst: u32) -> Packet {
+        debug_assert!(dst <= DST, "an address has 24 bits");
+        Packet { address: self.address & !DST | dst, ..self }
     }
 
     /// Whether congestion was experienced (CE).
     #[inline]
     pub fn ce(&self) -> bool {
-        self.flags & CE != 0
+        self.address & CE != 0
     }
 
     /// Whether the receiver saw congestion on the acknowledged segment (ECE).
     #[inline]
     pub fn ece(&self) -> bool {
-        self.flags & ECE != 0
+        self.address & ECE != 0
     }
 
     /// Sets the CE mark.
     #[inline]
     pub fn mark(&mut self) {
-        self.flags |= CE;
+        self.address |= CE;
     }
 
     /// Sets the echo (ECE).
     #[inline]
     pub fn set_ece(&mut self, ece: bool) {
-        self.flags |= if ece { ECE } else { 0 };
+        self.address |= if ece { ECE } else { 0 };
+    }
+
+    /// Visits the state. `base`: by flow, the segment from which its segments are counted.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, base: &[u32]) {
+        v.time(&mut self.at_ps);
+        self.visit_content(v, base);
+    }
+
+    /// Visits the state of a packet that no link has taken yet.
+    pub(crate) fn visit_content(&self, v: &mut impl Visitor, base: &[u32]) {
+        let Packet { at_ps: _, flow, seq, aux, ingress, address, bytes, entropy } = self;
+        let flow_base = || base.get(*flow as usize).copied().unwrap_or(0);
+        let (seq, aux) = match *address & KIND {
+            DATA => (seq.wrapping_sub(flow_base()), *aux),
+            ACK => (seq.wrapping_sub(flow_base()), aux.wrapping_sub(flow_base())),
+            _ => (*seq, *aux),
+        };
+        v.both(*flow, seq);
+        v.both(aux, *ingress);
+        v.both(*address, u32::from(*bytes) << 16 | u32::from(*entropy));
     }
 
     /// Number of packets in the run.

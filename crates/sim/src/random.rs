@@ -18,6 +18,11 @@ impl Random {
         Random(mix(seed) ^ name)
     }
 
+    /// What all draws from now on follow from.
+    pub(crate) fn state(&self) -> u64 {
+        self.0
+    }
+
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -127,13 +127,13 @@ impl Routes {
     #[inline]
     pub(crate) fn next(&self, switch: u32, packet: &Packet) -> Option<u32> {
         let row = (switch - self.hosts) * self.groups;
-        let group = self.group_of[usize::from(packet.dst)];
+        let group = self.group_of[packet.dst() as usize];
         let entry = self.table[(row + u32::from(group)) as usize];
         if entry & SEVERAL == 0 {
             return Some(entry);
         }
         let link = match entry {
-            LOCAL => self.down[usize::from(packet.dst)],
+            LOCAL => self.down[packet.dst() as usize],
             UNREACHABLE => UNREACHABLE,
             several => {
                 let (start, len) = self.several[(several & !SEVERAL) as usize];
@@ -160,7 +160,7 @@ impl Routes {
     fn choose(&self, switch: u32, packet: &Packet, ways: u32) -> u32 {
         let key = match self.choice {
             PathChoice::Destination => {
-                let digit = u32::from(packet.dst) / self.divisor[(switch - self.hosts) as usize];
+                let digit = packet.dst() / self.divisor[(switch - self.hosts) as usize];
                 return digit % ways;
             }
             PathChoice::Flow => u64::from(packet.entropy),

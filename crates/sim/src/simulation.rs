@@ -10,10 +10,11 @@ use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places}
 use crate::error::SimError;
 use crate::faults::{Fault, InForce};
 pub use crate::hosts::FlowRecord;
-use crate::hosts::{FAULT, HostSide, Hosts};
+use crate::hosts::{FAULT, HostSide, Hosts, MOMENT};
 use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
 use crate::network::{Network, Switching};
 use crate::partition::Threads;
+use crate::repeats::{Repeats, Skipped};
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
@@ -42,6 +43,7 @@ pub struct Simulation<P: Payload = Counts> {
     /// Jobs that have lost a part of their trees and have no replacement yet, with the reason.
     pub(crate) stalled: BTreeMap<u32, String>,
     pub(crate) checked: bool,
+    pub(crate) repeats: Repeats,
 }
 
 impl Simulation {
@@ -94,6 +96,7 @@ impl<P: Payload> Simulation<P> {
             stalled: BTreeMap::new(),
             net,
             checked: cfg!(debug_assertions),
+            repeats: Repeats::default(),
         })
     }
 
@@ -105,6 +108,22 @@ impl<P: Payload> Simulation<P> {
     /// `run` ends with the last job, plus one propagation time of a link.
     pub fn stop_with_jobs(&mut self) {
         self.hosts.stop_with_jobs = true;
+    }
+
+    /// Simulates everything. Otherwise a run of one thread skips what repeats itself exactly; the results are the same.
+    pub fn simulate_repeats(&mut self) {
+        self.repeats.is_off = true;
+    }
+
+    /// Nothing is looked at from outside before `until_ps`: `run` may skip repetitions beyond the time that it is
+    /// given, up to this one.
+    pub fn may_skip_to(&mut self, until_ps: u64) {
+        self.repeats.until_ps = until_ps;
+    }
+
+    /// What was skipped so far.
+    pub fn skipped(&self) -> Skipped {
+        self.repeats.skipped
     }
 
     /// Whether there were jobs and all are complete.
@@ -213,8 +232,15 @@ impl<P: Payload> Simulation<P> {
     pub fn run(&mut self, until_ps: u64) -> bool {
         match self.net.regions.len() {
             1 => {
+                self.watch();
                 while let Some(key) = self.host_side().run(until_ps) {
-                    self.on_control(key);
+                    if key == MOMENT {
+                        self.on_moment(until_ps);
+                    } else {
+                        self.repeats.forget();
+                        self.on_control(key);
+                        self.watch();
+                    }
                 }
             }
             _ => self.run_threads(until_ps),

@@ -1,6 +1,7 @@
 //! Movable deadlines on timers that cannot be moved.
 
 use crate::network::Region;
+use crate::repeats::Visitor;
 
 /// The bits of a timer's key that contain its class.
 pub(crate) const CLASS: u64 = 0x7f << 56;
@@ -19,6 +20,13 @@ impl Default for Timer {
 }
 
 impl Timer {
+    /// Visits the state. When the timer fires is of no consequence, as long as it is no later than the deadline: a
+    /// wake-up before that only sets the next one.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let Timer { at_ps } = self;
+        v.moves(at_ps);
+    }
+
     /// Records that a timer has fired.
     pub(crate) fn ring(&mut self, now_ps: u64) {
         if self.at_ps <= now_ps {

@@ -3,13 +3,16 @@
 use crate::network::Region;
 use crate::packet::{Kind, Packet};
 use crate::random::Random;
-use crate::tcp::{Receiver, Sender, TcpConfig};
+use crate::repeats::Visitor;
+use crate::tcp::{Estimates, Receiver, Sender, TcpConfig};
 use crate::timer::{CLASS, Timer};
 
 /// Timer class of retransmission (bits 56 to 62 of the key).
 pub(crate) const RTO: u64 = 2 << 56;
 /// Timer class of slots whose flow left packets in the network: the slot is reused after this timer.
 pub(crate) const SLOT: u64 = 3 << 56;
+/// Samples of round-trip times are noted up to this many: with more of them the log is not complete.
+pub(crate) const SAMPLES_MAX: usize = 4 << 20;
 /// Longer than any packet stays in a network whose queues hold milliseconds of traffic.
 const SLOT_REST_PS: u64 = 1_000_000_000_000;
 
@@ -23,8 +26,8 @@ pub enum Owner {
 }
 
 struct Flow {
-    src: u16,
-    dst: u16,
+    src: u32,
+    dst: u32,
     entropy: u16,
     open: bool,
     /// Whether the receiver echoes marks.
@@ -57,9 +60,39 @@ pub struct Transport {
     receivers: Vec<Receiver>,
     free: Vec<u32>,
     entropies: Entropies,
+    /// Samples of round-trip times, by flow, for those who look for repetitions; `None` if nobody does.
+    pub(crate) samples: Option<Vec<(u32, u64)>>,
     spraying: bool,
     /// Flows that are open.
     pub active: u32,
+}
+
+/// Samples of round-trip times by flow, each in the order of time.
+pub(crate) struct Samples {
+    /// Flows in order, each with the end of its samples.
+    ends: Vec<(u32, usize)>,
+    all: Vec<u64>,
+}
+
+impl Samples {
+    pub(crate) fn new(log: &[(u32, u64)]) -> Samples {
+        let mut log = log.to_vec();
+        log.sort_by_key(|&(flow, _)| flow);
+        let mut ends: Vec<(u32, usize)> = Vec::new();
+        for (at, &(flow, _)) in log.iter().enumerate() {
+            match ends.last_mut() {
+                Some(last) if last.0 == flow => last.1 = at + 1,
+                _ => ends.push((flow, at + 1)),
+            }
+        }
+        Samples { ends, all: log.into_iter().map(|(_, rtt_ps)| rtt_ps).collect() }
+    }
+
+    fn of(&self, flow: u32) -> &[u64] {
+        let Ok(at) = self.ends.binary_search_by_key(&flow, |&(flow, _)| flow) else { return &[] };
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);
+        &self.all[start..self.ends[at].1]
+    }
 }
 
 /// Random numbers that select the paths of flows, one per flow in the order of opening.
@@ -85,8 +118,82 @@ impl Transport {
             receivers: Vec::new(),
             free: Vec::new(),
             entropies: Entropies::new(seed),
+            samples: None,
             spraying,
             active: 0,
+        }
+    }
+
+    /// By flow, the segment from which its segments are counted when states are compared.
+    pub(crate) fn bases(&self) -> Vec<u32> {
+        self.senders.iter().map(Sender::base).collect()
+    }
+
+    /// Notes samples of round-trip times from now on, or not any more.
+    pub(crate) fn note_samples(&mut self, wanted: bool) {
+        if wanted != self.samples.is_some() {
+            self.senders.iter_mut().for_each(|sender| _ = sender.take_sample());
+            self.samples = wanted.then(Vec::new);
+        }
+    }
+
+    /// Whether a period can be repeated as far as estimates go: `then` and `now` are those at its ends, by flow, and
+    /// `samples` the samples in between.
+    pub(crate) fn may_repeat(
+        &self,
+        then: &[Estimates],
+        now: &[Estimates],
+        samples: &Samples,
+    ) -> bool {
+        let mut flows = (0..).zip(then.iter().zip(now));
+        flows.all(|(flow, (then, now))| {
+            Sender::may_repeat(&self.config, then, now, samples.of(flow))
+        })
+    }
+
+    /// Brings the estimates to where they are after `times` repetitions of such a period.
+    pub(crate) fn repeat(
+        &mut self,
+        (then, now): (&[Estimates], &[Estimates]),
+        samples: &Samples,
+        times: u64,
+    ) {
+        for ((flow, sender), both) in (0..).zip(&mut self.senders).zip(then.iter().zip(now)) {
+            sender.repeat(&self.config, both, samples.of(flow), times);
+        }
+    }
+
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let Transport {
+            config: _,
+            flows,
+            senders,
+            receivers,
+            free,
+            entropies: Entropies(random),
+            // Runs in which it is set are not compared.
+            spraying: _,
+            samples: _,
+            active,
+        } = self;
+        v.same(random.state());
+        v.both(flows.len() as u32, *active);
+        v.same(free.len() as u64);
+        free.iter().for_each(|slot| v.same((*slot).into()));
+        let both = senders.iter_mut().zip(receivers);
+        for (flow, (sender, receiver)) in flows.iter_mut().zip(both) {
+            let Flow { src, dst, entropy, open, ecn, timer, owner } = flow;
+            v.both(*src, *dst);
+            v.both((*entropy).into(), u32::from(*open) << 1 | u32::from(*ecn));
+            match *owner {
+                Owner::Workload(number) => v.both(0, number),
+                Owner::Job(job, stream) => v.both(job + 1, stream),
+            }
+            timer.visit(v);
+            let una = sender.base();
+            sender.visit(v);
+            receiver.visit(v, una);
         }
     }
 
@@ -99,15 +206,7 @@ impl Transport {
     pub fn open(&mut self, src: u32, dst: u32, owner: Owner, ecn: bool) -> u32 {
         let slot = self.free.pop();
         let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
-        let flow = Flow {
-            src: src as u16,
-            dst: dst as u16,
-            entropy: self.entropies.draw(),
-            open: true,
-            ecn,
-            timer,
-            owner,
-        };
+        let flow = Flow { src, dst, entropy: self.entropies.draw(), open: true, ecn, timer, owner };
         let (sender, receiver) = (Sender::new(&self.config), Receiver::default());
         self.active += 1;
         match slot {
@@ -198,13 +297,12 @@ impl Transport {
         let receiver = &mut self.receivers[slot];
         let complete = receiver.take(packet.seq);
         let flow = &self.flows[slot];
-        let mut ack =
-            Packet::new(Kind::Ack, packet.flow, receiver.expected(), self.config.ack_bytes);
+        let ack = Packet::new(Kind::Ack, packet.flow, receiver.expected(), self.config.ack_bytes);
+        let mut ack = ack.to(flow.src);
         ack.aux = packet.seq;
-        ack.dst = flow.src;
         ack.entropy = !flow.entropy;
         ack.set_ece(packet.ce() && flow.ecn);
-        let link = net.uplink(u32::from(flow.dst));
+        let link = net.uplink(flow.dst);
         net.send(link, ack);
         if complete == 0 {
             return None;
@@ -227,6 +325,12 @@ impl Transport {
         }
         let sender = &mut self.senders[slot as usize];
         sender.on_ack(&self.config, net.now_ps(), packet.seq, packet.aux, packet.ece());
+        if let Some(samples) = &mut self.samples
+            && let Some(rtt_ps) = sender.take_sample()
+            && samples.len() < SAMPLES_MAX
+        {
+            samples.push((slot, rtt_ps));
+        }
         self.pump(net, slot);
         let sender = &self.senders[slot as usize];
         let flow = &mut self.flows[slot as usize];
@@ -246,11 +350,10 @@ impl Transport {
         let (flow, sender) = (&mut self.flows[slot as usize], &mut self.senders[slot as usize]);
         while let Some(segments) = sender.poll(&self.config, net.now_ps()) {
             let bytes = segments.payload + self.config.header_bytes;
-            let mut packet = Packet::new(Kind::Data, slot, segments.seq, bytes);
+            let mut packet = Packet::new(Kind::Data, slot, segments.seq, bytes).to(flow.dst);
             packet.aux = segments.count;
-            packet.dst = flow.dst;
             packet.entropy = flow.entropy;
-            let link = net.uplink(u32::from(flow.src));
+            let link = net.uplink(flow.src);
             net.send(link, packet);
         }
         flow.timer.set(net, sender.deadline_ps(), RTO | u64::from(slot));

@@ -12,7 +12,7 @@ fn train(bytes: &[u16]) -> Vec<u64> {
     let mut net = Network::new(&dumbbell(1), PLAIN).unwrap();
     for (seq, &bytes) in bytes.iter().enumerate() {
         let mut packet = Packet::new(Kind::Data, 0, seq as u32, bytes);
-        packet.dst = 1;
+        packet = packet.to(1);
         net.send(net.uplink(0), packet);
     }
     let mut times = Vec::new();

@@ -24,7 +24,8 @@ const FABRIC: Switching = Switching {
 fn crossed(net: &mut Network, src: u32, dst: u32, entropy: u16) -> u64 {
     let before = net.hops();
     let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
-    (packet.dst, packet.entropy) = (dst as u16, entropy);
+    packet = packet.to(dst);
+    packet.entropy = entropy;
     net.send(net.uplink(src), packet);
     let Some(NetworkEvent::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
     assert_eq!(net.far_end(link), dst);
@@ -72,7 +73,7 @@ fn simultaneous_events_have_one_order() {
     let senders = [3u32, 0, 2, 1];
     for src in senders {
         let mut packet = Packet::new(Kind::Ack, 0, 0, 64);
-        packet.dst = 4 + src as u16;
+        packet = packet.to(4 + src);
         net.send(net.uplink(src), packet);
     }
     let arrival_ps = 2 * (net.serialisation_ps(0, 64) + 1_000_000);
@@ -180,7 +181,7 @@ fn queues_share_a_memory_by_dynamic_thresholds() {
                 for sender in 0..4 {
                     let src = 4 + 4 * output + sender;
                     let mut packet = Packet::new(Kind::Data, 0, turn, BYTES as u16);
-                    packet.dst = output as u16;
+                    packet = packet.to(output as u32);
                     net.send(net.uplink(src as u32), packet);
                 }
             }

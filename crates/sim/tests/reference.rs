@@ -39,7 +39,8 @@ const DEFAULTS: &str = "duration = \"1ms\"\n[fabric]\nkind = \"fat-tree\"\nk = 4
     [mix]\nload = 0.1\nworkers = [2, 4]\n";
 
 /// Defaults that depend on what else a configuration says, or that serde writes nowhere.
-const OTHER_DEFAULTS: [(&str, &str, &str); 9] = [
+const OTHER_DEFAULTS: [(&str, &str, &str); 10] = [
+    ("Config", "skip_repeats", "true"),
     ("Config", "threads", "1"),
     ("Fabric", "rate", "\"10Gbit/s\""),
     ("Fabric", "uplink_rate", "\"10Gbit/s\""),

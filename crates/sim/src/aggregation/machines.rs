@@ -164,6 +164,11 @@ impl<R: Protocol> Machines<R> {
         Some(&self.residents[0].workers[worker as usize].as_ref()?.machine)
     }
 
+    /// Whether no job has used the protocol yet.
+    pub(super) fn is_unused(&self) -> bool {
+        self.residents[0].workers.is_empty()
+    }
+
     /// Number of the next worker.
     pub(super) fn next_worker(&self) -> u32 {
         self.residents[0].workers.len() as u32
@@ -540,7 +545,7 @@ fn keep<R: Protocol>(
 #[inline]
 fn packet<R: Protocol>(path: u32, handle: u32, header: &Header<R>) -> Packet {
     let bytes = UDP_BYTES + (Header::<R>::LEN + header.payload_len()) as u16;
-    Packet { dst: R::NUMBER, ..Packet::new(Kind::Tree, path, handle, bytes) }
+    Packet::new(Kind::Tree, path, handle, bytes).to(R::NUMBER.into())
 }
 
 /// The socket of a host's server; workers are numbered from 0.

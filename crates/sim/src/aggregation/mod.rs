@@ -29,6 +29,8 @@ pub(crate) const WORKER: u64 = 5 << 56;
 pub(crate) const NODE: u64 = 8 << 56;
 /// Timer class: a job is over; the key contains its number.
 const REVOKE: u64 = 9 << 56;
+/// Timer class: the order of simultaneous deliveries begins anew.
+const ORDER: u64 = 10 << 56;
 /// Packet-hops between two audits of a checked run.
 const AUDIT_HOPS: u64 = 20_000;
 
@@ -92,6 +94,11 @@ impl<P: Payload> Aggregation<P> {
         }
     }
 
+    /// Whether no job has used the machines yet.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.trees.is_unused() && self.slots.is_unused() && self.pools.is_unused()
+    }
+
     /// Records every packet that arrives at a worker, a switch or a server.
     pub fn capture(&mut self, capture: &SharedCapture) {
         self.trees.capture(capture);
@@ -136,6 +143,12 @@ impl<P: Payload> Aggregation<P> {
         };
         net.regions.iter_mut().zip(machines).map(local)
     }
+}
+
+/// Lets the order of simultaneous deliveries begin anew in all regions, as soon as they can be notified: a job repeats
+/// itself from here.
+pub(crate) fn begin_order(net: &mut Region) {
+    net.set_timers(net.now_ps() + net.lookahead_ps(), ORDER);
 }
 
 /// A region of the network and its machines: the state of one thread.
@@ -198,7 +211,7 @@ impl<P: Payload> Local<'_, P> {
     /// Handles a `Tree` packet that has reached the end of its path.
     #[inline]
     pub(crate) fn on_packet(&mut self, packet: &Packet) {
-        of!(self, packet.dst, machines => machines.on_packet(self.net, packet))
+        of!(self, packet.dst() as u16, machines => machines.on_packet(self.net, packet))
     }
 
     /// Handles a timer of a worker, of a node, or of a completed job.
@@ -208,6 +221,7 @@ impl<P: Payload> Local<'_, P> {
             WORKER => of!(self, number, machines => machines.on_worker_timer(self.net, what)),
             NODE => of!(self, number, machines => machines.on_node_timer(self.net, what)),
             REVOKE => self.revoke(what),
+            ORDER => self.net.begin_order(),
             _ => unreachable!("a timer of nobody"),
         }
     }
@@ -283,7 +297,7 @@ impl<P: Payload> Local<'_, P> {
         for packet in
             mail.crossing.packets.iter().filter(|packet| packet.kind() == packet::Kind::Tree)
         {
-            match packet.dst {
+            match packet.dst() as u16 {
                 <Panama<P> as Protocol>::NUMBER => mail.trees.push(self.trees.give(packet.seq)),
                 <Atp<P> as Protocol>::NUMBER => mail.slots.push(self.slots.give(packet.seq)),
                 <Pools<P> as Protocol>::NUMBER => mail.pools.push(self.pools.give(packet.seq)),
@@ -298,7 +312,7 @@ impl<P: Payload> Local<'_, P> {
         let (mut trees, mut slots, mut pools) = (trees.drain(..), slots.drain(..), pools.drain(..));
         for mut packet in crossing.packets.drain(..) {
             if packet.kind() == packet::Kind::Tree {
-                let kept = match packet.dst {
+                let kept = match packet.dst() as u16 {
                     <Panama<P> as Protocol>::NUMBER => trees.next().map(|p| self.trees.keep(p)),
                     <Atp<P> as Protocol>::NUMBER => slots.next().map(|p| self.slots.keep(p)),
                     <Pools<P> as Protocol>::NUMBER => pools.next().map(|p| self.pools.keep(p)),

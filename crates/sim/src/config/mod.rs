@@ -47,6 +47,10 @@ pub struct Config {
     /// Check conservation and order during the run instead of at its end: several times slower.
     #[serde(default)]
     pub checked: bool,
+    /// Skip what repeats itself exactly, instead of simulating it. Results do not depend on it, so the effective
+    /// configuration omits it.
+    #[serde(default = "defaults::skip_repeats", skip_serializing)]
+    pub skip_repeats: bool,
     /// Maximum number of threads. Results do not depend on it, so the effective configuration omits it.
     #[serde(default = "defaults::threads", skip_serializing)]
     pub threads: u16,
@@ -374,6 +378,10 @@ mod defaults {
     pub fn seed() -> u64 {
         1
     }
+    pub fn skip_repeats() -> bool {
+        true
+    }
+
     pub fn threads() -> u16 {
         1
     }

@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use super::schedule::HostAlgorithm;
+use crate::aggregation::begin_order;
 use crate::network::Region;
+use crate::repeats::Visitor;
 use crate::transport::{Owner, Transport};
 
 /// Allreduces of one job between hosts.
@@ -19,6 +21,8 @@ pub(crate) struct HostReducer {
     ranks: Vec<Rank>,
     /// Completed operations: rank and id.
     pub done: Vec<(u32, u64)>,
+    /// Whether the first worker has begun another step of an operation since this was last asked.
+    pub stepped: bool,
 }
 
 /// Messages from one worker to another, in order.
@@ -50,6 +54,77 @@ impl HostReducer {
             stream_of: FxHashMap::default(),
             ranks: vec![Rank::default(); placement.len()],
             done: Vec::new(),
+            stepped: false,
+        }
+    }
+
+    /// The step of the running operation, of the first worker, if all steps of all workers are alike: a ring of equal
+    /// shares. States at different steps are then compared by the distance of the steps.
+    pub(crate) fn round(&self) -> Option<u32> {
+        let ranks = self.ranks.len() as u64;
+        let &first = self.ranks[0].queue.front()?;
+        let together = self.ranks.iter().all(|rank| rank.queue.front() == Some(&first));
+        let is_even = first.1.div_ceil(4).is_multiple_of(ranks) && ranks > 1;
+        (self.algorithm == HostAlgorithm::Ring && is_even && together).then_some(self.ranks[0].step)
+    }
+
+    /// Steps until the first worker completes its operation.
+    pub(crate) fn rounds_left(&self) -> u32 {
+        let most = self.ranks.iter().map(|rank| rank.step).max().unwrap_or(0);
+        self.algorithm.steps(self.ranks.len() as u32) - most
+    }
+
+    /// Visits the state. Operations are counted from `first_id`, and the steps of the running one from `round`.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, first_id: u64, round: u32) {
+        let HostReducer {
+            algorithm: _,
+            ecn: _,
+            job: _,
+            placement: _,
+            streams,
+            stream_of: _,
+            ranks,
+            done,
+            stepped: _,
+        } = self;
+        v.both(streams.len() as u32, done.len() as u32);
+        let relative =
+            |(id, step): (u64, u32)| (id.wrapping_sub(first_id), step.wrapping_sub(round));
+        for Stream { flow, to, tags } in streams {
+            v.both(*flow, *to);
+            v.same(tags.len() as u64);
+            for (id, step) in tags.iter().map(|&tag| relative(tag)) {
+                v.same(id);
+                v.same(step.into());
+            }
+        }
+        for Rank { queue, step, sent, arrived } in ranks {
+            v.both(step.wrapping_sub(round), (*sent).into());
+            v.both(queue.len() as u32, arrived.len() as u32);
+            for &(id, bytes) in &*queue {
+                v.same(id.wrapping_sub(first_id));
+                v.same(bytes);
+            }
+            let mut arrived: Vec<_> = arrived.iter().map(|(&tag, &n)| (relative(tag), n)).collect();
+            arrived.sort_unstable();
+            for ((id, step), count) in arrived {
+                v.same(id);
+                v.both(step, count);
+            }
+        }
+    }
+
+    /// Counts operations and the steps of the running one on.
+    pub(crate) fn skip(&mut self, ids: u64, rounds: u32) {
+        let on = |(id, step): (u64, u32)| (id + ids, step + rounds);
+        for stream in &mut self.streams {
+            stream.tags.iter_mut().for_each(|tag| *tag = on(*tag));
+        }
+        for rank in &mut self.ranks {
+            rank.queue.iter_mut().for_each(|(id, _)| *id += ids);
+            rank.step += rounds;
+            let arrived = std::mem::take(&mut rank.arrived);
+            rank.arrived = arrived.into_iter().map(|(tag, count)| (on(tag), count)).collect();
         }
     }
 
@@ -107,6 +182,10 @@ impl HostReducer {
             state.arrived.remove(&(id, step));
             state.step += 1;
             state.sent = false;
+            if rank == 0 {
+                self.stepped = true;
+                begin_order(net);
+            }
         }
     }
 

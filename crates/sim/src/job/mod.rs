@@ -11,8 +11,9 @@ pub use models::{MODELS, Model};
 use rustc_hash::FxHashMap;
 pub use schedule::{HostAlgorithm, Step};
 
-use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig};
+use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig, begin_order};
 use crate::network::Region;
+use crate::repeats::{Progress, View, Visitor};
 use crate::transport::Transport;
 
 /// Timer classes: a worker's next bucket is ready; a job starts.
@@ -154,6 +155,11 @@ pub(crate) struct Jobs {
     pub steps: Vec<StepRecord>,
     pub finished: Vec<JobRecord>,
     pub active: u32,
+    /// The view in which a state may repeat an earlier one now: a job between hosts has begun to reduce (`Step`), or
+    /// its first worker has begun another step of an operation (`Round`).
+    pub moment: Option<View>,
+    /// The same records as in `steps`, for those who look for repetitions; `None` if nobody does.
+    pub noted: Option<Vec<StepRecord>>,
 }
 
 impl Jobs {
@@ -195,6 +201,115 @@ impl Jobs {
         numbered.filter_map(|(number, job)| Some((number, &job.as_ref()?.spec)))
     }
 
+    /// How far each job is, in steps and in steps of an operation.
+    pub(crate) fn progress(&self, view: View) -> Vec<Progress> {
+        let of = |job: &Option<Job>| match (job, view) {
+            (None, _) => Progress::default(),
+            (Some(job), View::Step) => Progress { step: job.first_step, round: 0 },
+            (Some(Job { reducer: Reducer::Hosts(reducer), .. }), View::Round) => {
+                Progress { step: 0, round: reducer.round().unwrap_or(0) }
+            }
+            (Some(_), View::Round) => Progress::default(),
+        };
+        self.jobs.iter().map(of).collect()
+    }
+
+    /// How often all jobs can make the progress `by` again without an end of an operation (`Round`), or of a job
+    /// (`Step`).
+    pub(crate) fn repetitions(&self, view: View, by: &[Progress]) -> u64 {
+        let of = |(job, by): (&Option<Job>, &Progress)| {
+            let Some(job) = job else { return u64::MAX };
+            let furthest = job.ranks.iter().map(|rank| rank.step).max().unwrap_or(0);
+            let (left, each) = match (view, &job.reducer) {
+                (View::Step, _) => (job.spec.steps - 1 - furthest.min(job.spec.steps - 1), by.step),
+                (View::Round, Reducer::Hosts(reducer)) => {
+                    (reducer.rounds_left().saturating_sub(1), by.round)
+                }
+                (View::Round, Reducer::Network { .. }) => (0, 1),
+            };
+            left.checked_div(each).map_or(u64::MAX, u64::from)
+        };
+        self.jobs.iter().zip(by).map(of).min().unwrap_or(0)
+    }
+
+    /// Visits the state; `progress` is what `progress` returns.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
+        let Jobs {
+            jobs,
+            // Faults change it.
+            slow: _,
+            // Results.
+            steps: _,
+            finished: _,
+            active,
+            moment: _,
+            noted: _,
+        } = self;
+        v.both(jobs.len() as u32, *active);
+        for (job, progress) in jobs.iter_mut().zip(progress) {
+            v.same(job.is_some().into());
+            let Some(Job { spec, reducer, ranks, open_steps, first_step, finished }) = job else {
+                continue;
+            };
+            // Within a step of a job its times stay, and between steps they move.
+            let time = |v: &mut _, at_ps: &mut u64| match view {
+                View::Step => Visitor::time(v, at_ps),
+                View::Round => Visitor::same(v, *at_ps),
+            };
+            v.both(*first_step - progress.step, *finished);
+            v.both(ranks.len() as u32, open_steps.len() as u32);
+            for RankState { step, began_ps, slowness, submitted, reduced } in ranks {
+                v.same((*step - *first_step).into());
+                time(v, began_ps);
+                v.same(slowness.to_bits());
+                v.both(*submitted, *reduced);
+            }
+            for OpenStep { start_ps, reduce_start_ps, ended } in open_steps {
+                time(v, start_ps);
+                time(v, reduce_start_ps);
+                v.same((*ended).into());
+            }
+            let first_id = u64::from(*first_step) * spec.buckets.len() as u64;
+            match reducer {
+                Reducer::Hosts(reducer) => reducer.visit(v, first_id, progress.round),
+                Reducer::Network { .. } => unreachable!("runs with machines are not compared"),
+            }
+        }
+    }
+
+    /// Counts the jobs on by `by`, `times` times. `records`: the steps that were completed once; they are completed
+    /// again, each time `period_ps` later.
+    pub(crate) fn skip(
+        &mut self,
+        (by, records): (&[Progress], &[StepRecord]),
+        times: u64,
+        period_ps: u64,
+    ) {
+        for (job, by) in self.jobs.iter_mut().zip(by) {
+            let Some(job) = job else { continue };
+            let steps = by.step * times as u32;
+            let buckets = job.spec.buckets.len() as u64;
+            job.first_step += steps;
+            job.ranks.iter_mut().for_each(|rank| rank.step += steps);
+            if let Reducer::Hosts(reducer) = &mut job.reducer {
+                reducer.skip(u64::from(steps) * buckets, by.round * times as u32);
+            }
+        }
+        for time in 1..=times {
+            let later = |ps: u64| ps + time * period_ps;
+            self.steps.extend(records.iter().map(|record| {
+                let StepRecord { job, step, start_ps, reduce_start_ps, end_ps } = *record;
+                StepRecord {
+                    job,
+                    step: step + by[job as usize].step * time as u32,
+                    start_ps: later(start_ps),
+                    reduce_start_ps: later(reduce_start_ps),
+                    end_ps: later(end_ps),
+                }
+            }));
+        }
+    }
+
     /// Number of the next job.
     pub(crate) fn next_number(&self) -> u32 {
         self.jobs.len() as u32
@@ -212,6 +327,7 @@ impl Jobs {
         let state = &mut job.ranks[rank as usize];
         let bucket = job.spec.buckets[state.submitted as usize];
         let id = u64::from(state.step) * job.spec.buckets.len() as u64 + u64::from(state.submitted);
+        let submitted = state.submitted;
         state.submitted += 1;
         if let Some(next) = job.spec.buckets.get(state.submitted as usize) {
             local.net.set_timer(state.ready_ps(next), key);
@@ -223,6 +339,10 @@ impl Jobs {
                 local.submit(*kind, *first_worker + rank, id, bucket.bytes);
             }
             Reducer::Hosts(reducer) => {
+                if rank == 0 && submitted == 0 {
+                    begin_order(local.net);
+                    self.moment = Some(View::Step);
+                }
                 reducer.submit(local.net, transport, rank, id, bucket.bytes);
             }
         }
@@ -239,6 +359,9 @@ impl Jobs {
         let Some(job) = &mut self.jobs[number as usize] else { return };
         if let Reducer::Hosts(reducer) = &mut job.reducer {
             reducer.on_messages(net, transport, stream, count);
+            if std::mem::take(&mut reducer.stepped) && reducer.round().is_some() {
+                self.moment = Some(View::Round);
+            }
         }
         self.collect(net, transport, number);
     }
@@ -259,13 +382,15 @@ impl Jobs {
         job.open_steps[(step - job.first_step) as usize].ended += 1;
         while job.open_steps.front().is_some_and(|s| s.ended == ranks) {
             let open = job.open_steps.pop_front().expect("it is there");
-            self.steps.push(StepRecord {
+            let record = StepRecord {
                 job: number,
                 step: job.first_step,
                 start_ps: open.start_ps,
                 reduce_start_ps: open.reduce_start_ps,
                 end_ps: net.now_ps(),
-            });
+            };
+            self.steps.push(record);
+            self.noted.iter_mut().for_each(|noted| noted.push(record));
             job.first_step += 1;
         }
         if !last {

@@ -19,12 +19,13 @@ use netsum_proto::Time;
 use netsum_topo::Topology;
 
 pub(crate) use crossing::Crossing;
+pub(crate) use region::OWN_TIMER;
 pub use region::Region;
 
 use crate::error::SimError;
 use crate::fair::FairQueue;
 use crate::link::{FROM_HOST, PAUSED};
-use crate::packet::{Kind, Packet};
+use crate::packet::{HOSTS_MAX, Kind, Packet};
 use crate::partition::{self, Threads};
 use crate::routes::{PathChoice, Routes, outgoing};
 
@@ -190,6 +191,11 @@ impl Network {
         self.hosts_region().common.hosts
     }
 
+    /// Behaviour of the switches.
+    pub(crate) fn switching(&self) -> &Switching {
+        &self.switching
+    }
+
     /// The graph.
     pub fn topology(&self) -> &Topology {
         &self.topology
@@ -290,7 +296,7 @@ impl Network {
 
     /// The links of a flow with this `entropy` from host to host; `None` if there is no path.
     pub(crate) fn way(&self, from: u32, to: u32, entropy: u16) -> Option<Vec<u32>> {
-        let packet = Packet { dst: to as u16, entropy, ..Packet::new(Kind::Data, 0, 0, 0) };
+        let packet = Packet { entropy, ..Packet::new(Kind::Data, 0, 0, 0).to(to) };
         let mut way = vec![self.uplink(from)];
         loop {
             let link = *way.last().expect("it starts with one");
@@ -393,7 +399,7 @@ impl Network {
 
 pub(crate) fn check(topology: &Topology) -> Result<u32, SimError> {
     let hosts = topology.hosts().count();
-    if hosts == 0 || hosts > usize::from(u16::MAX) {
+    if hosts == 0 || hosts > HOSTS_MAX as usize {
         return Err(SimError::Hosts(hosts));
     }
     for (position, host) in topology.hosts().enumerate() {

@@ -17,7 +17,8 @@ impl Region {
             // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
             // here.
             let gone = self.gone.front().filter(|&&(at, link, _)| {
-                delivery.is_none_or(|next| order((at, link)) < order(next))
+                let base_ps = self.calendar.base_ps();
+                delivery.is_none_or(|next| order(base_ps, (at, link)) < order(base_ps, next))
             });
             let gone = gone.copied();
             let at = gone.map(|(at, ..)| at).or(delivery.map(|(at, _)| at)).unwrap_or(u64::MAX);
@@ -205,7 +206,7 @@ impl Region {
         self.balance.dropped.0 += 1;
         self.balance.dropped.1 += u64::from(packet.bytes);
         if packet.kind() == Kind::Tree {
-            self.lost.push((packet.dst, packet.seq));
+            self.lost.push((packet.dst() as u16, packet.seq));
         }
     }
 }

@@ -10,11 +10,12 @@ use rustc_hash::FxHashMap;
 
 use super::loss::Loss;
 use super::{Balance, Crossing, HostQueue, LinkCounters, Switching};
-use crate::calendar::{Calendar, Entries, Entry};
+use crate::calendar::{Calendar, Entries, Entry, order};
 use crate::fair::FairQueue;
 use crate::fifo::Pool;
-use crate::link::{CROSSING, ENTERED, FROM_HOST, Link, TO_HOST};
+use crate::link::{CROSSING, ENTERED, FROM_HOST, LOSSY, Link, NEVER, PAUSED, TO_HOST};
 use crate::packet::{NO_LINK, Packet};
+use crate::repeats::{Pending, Visitor};
 use crate::routes::Routes;
 
 /// The links on which its nodes send, and a clock. Aligned so that regions share no cache line, nor a pair of them.
@@ -70,7 +71,7 @@ pub(super) struct Common {
 }
 
 /// Keys of the network's own timers; callers' keys are lower.
-pub(super) const OWN_TIMER: u64 = 1 << 63;
+pub(crate) const OWN_TIMER: u64 = 1 << 63;
 
 pub(super) struct LinkEntries<'a>(pub &'a mut [Link]);
 
@@ -178,6 +179,124 @@ impl Region {
         self.balance.sent.0 += run;
         self.balance.sent.1 += run * u64::from(packet.bytes);
         self.enqueue(link, packet);
+    }
+
+    /// From now on the order of simultaneous deliveries depends on the time since now, so that what repeats itself has
+    /// the same order again.
+    pub(crate) fn begin_order(&mut self) {
+        let now_ps = self.now_ps;
+        self.calendar.rebase(now_ps);
+        self.exports.rebase(now_ps);
+        let gone = self.gone.make_contiguous();
+        gone.sort_by_key(|&(at_ps, link, _)| order(now_ps, (at_ps, link)));
+    }
+
+    /// Whether some link loses packets by their numbers or at random.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.loss.keys().any(|&link| self.links[link as usize].is(LOSSY))
+    }
+
+    /// Times of the timers that `select` selects, the earliest.
+    pub(crate) fn first_timer(&self, select: impl Fn(u64) -> bool) -> Option<u64> {
+        let chosen = self.agenda.iter().filter(|Reverse((_, key))| select(*key));
+        chosen.map(|Reverse((at_ps, _))| *at_ps).min()
+    }
+
+    /// Visits the state of the only region of a network. `pending`: the part that timers have in it; `base` as in
+    /// [`Packet::visit`]. After times have moved, `reenter` must follow.
+    pub(crate) fn visit(
+        &mut self,
+        v: &mut impl Visitor,
+        pending: impl Fn(u64) -> Pending,
+        base: &[u32],
+    ) {
+        let Region {
+            index: _,
+            now_ps,
+            links,
+            counters,
+            pool,
+            calendar,
+            agenda,
+            paths,
+            // A change of routes is a fault, after which nothing repeats what was before.
+            common: _,
+            held,
+            paused_since_ps,
+            fair,
+            balance,
+            hops,
+            // Runs are not compared while links lose packets.
+            loss: _,
+            lost,
+            // With one region nothing crosses.
+            exports: _,
+            gone: _,
+            outbox: _,
+            exported: _,
+            imported: _,
+        } = self;
+        let now = *now_ps;
+        v.time(now_ps);
+        v.time(&mut calendar.base_ps());
+        v.both(paths.len() as u32, lost.len() as u32);
+        for (number, link) in (0..).zip(&mut *links) {
+            link.visit(v, (number, now), (pool, base));
+            if link.is(PAUSED) {
+                v.time(&mut paused_since_ps[number as usize]);
+            }
+        }
+        v.same(NO_LINK.into());
+        for LinkCounters { drops, marks, waiting_max: _, pauses, paused_ps } in counters {
+            // `waiting_max` has seen all that repeats.
+            [drops, marks, paused_ps].into_iter().for_each(|counter| v.count(counter));
+            v.count_u32(pauses);
+        }
+        for (ingress, &held) in held.iter().enumerate().filter(|(_, held)| **held > 0) {
+            v.both(ingress as u32, held);
+        }
+        v.same(NO_LINK.into());
+        for (host, queue) in fair.iter_mut().enumerate().filter(|(_, queue)| !queue.is_at_rest()) {
+            v.same(host as u64);
+            queue.visit(v, base);
+        }
+        v.same(NO_LINK.into());
+        let mut timers = std::mem::take(agenda).into_vec();
+        timers.sort_unstable();
+        for Reverse((at_ps, key)) in timers.iter_mut().rev() {
+            match pending(*key) {
+                Pending::Part => {
+                    v.same(*key);
+                    v.time(at_ps);
+                }
+                Pending::Follows => v.moves(at_ps),
+                Pending::Beyond => {}
+            }
+        }
+        v.same(u64::MAX);
+        *agenda = timers.into();
+        let Balance { sent, delivered, dropped } = balance;
+        for (packets, bytes) in [sent, delivered, dropped] {
+            v.count(packets);
+            v.count(bytes);
+        }
+        v.count(hops);
+    }
+
+    /// Enters the links into the calendar again after times have moved by `by_ps`.
+    pub(crate) fn reenter(&mut self, by_ps: u64) {
+        self.calendar.clear_and_move(by_ps);
+        let first_ps = |(number, link): (u32, &Link)| match link.queue().is_empty() {
+            true => None,
+            false => Some((link.queue().iter(&self.pool).next()?.at_ps, number)),
+        };
+        let mut entries: Vec<_> = (0..).zip(&self.links).filter_map(first_ps).collect();
+        entries.retain(|&(at_ps, _)| at_ps != NEVER);
+        // An empty calendar begins with the earliest entry.
+        entries.sort_unstable();
+        for (at_ps, link) in entries {
+            self.calendar.insert(link, at_ps, &mut LinkEntries(&mut self.links));
+        }
     }
 
     /// Like [`super::Network::audit`], for this region.

@@ -266,6 +266,9 @@ fn one(
     }
     built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
     built.drops.iter().for_each(|(link, packets)| simulation.drop_packets(*link, packets));
+    if !config.skip_repeats {
+        simulation.simulate_repeats();
+    }
     if config.stop_with_jobs {
         simulation.stop_with_jobs();
     }
@@ -283,6 +286,8 @@ fn one(
     let mut look_at = pace.look(0);
     loop {
         let at_ps = sample_at.min(slice_at).min(look_at).min(until_ps);
+        // Only samples look into the simulation.
+        simulation.may_skip_to(sample_at.min(until_ps));
         let idle = simulation.run(at_ps);
         let (sampled, sliced) = (at_ps == sample_at, at_ps == slice_at);
         if sampled {

@@ -8,6 +8,7 @@ mod receiver;
 mod sender;
 
 pub use receiver::Receiver;
+pub(crate) use sender::Estimates;
 pub use sender::Sender;
 
 /// Parameters of all flows. Windows are counted in segments.

@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use crate::repeats::Visitor;
+
 /// Segments received, in order and out of order.
 #[derive(Clone, Debug, Default)]
 pub struct Receiver {
@@ -15,6 +17,16 @@ pub struct Receiver {
 }
 
 impl Receiver {
+    /// Visits the state, with segments counted from `una`.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, una: u32) {
+        let Receiver { expected, ahead, ends, duplicates } = self;
+        v.both(expected.wrapping_sub(una), ahead.len() as u32);
+        ahead.iter().for_each(|&here| v.same(here.into()));
+        v.same(ends.len() as u64);
+        ends.iter().for_each(|end| v.same(end.wrapping_sub(una).into()));
+        v.count(duplicates);
+    }
+
     /// Announces a message that ends before segment `end`.
     pub fn expect(&mut self, end: u32) {
         self.ends.push_back(end);

@@ -1,8 +1,10 @@
 //! The sending end of a flow.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use super::TcpConfig;
+use crate::repeats::Visitor;
 
 /// Segments in flight, their state, and DCTCP's window.
 #[derive(Clone, Debug)]
@@ -49,6 +51,27 @@ pub struct Sender {
     pub resent: u64,
     /// Number of time-outs.
     pub timeouts: u32,
+    /// Number of times that the window held something back, a mark arrived, or anything else but growth affected the
+    /// window.
+    affected: u32,
+    /// Number of observations of marks, and of segments by which the window has grown.
+    observed: u32,
+    enlarged: u32,
+    /// The last sample of the round-trip time, until it is taken.
+    sampled_ps: Option<NonZeroU64>,
+}
+
+/// What a sender estimates: numbers that may change for a long time before they matter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Estimates {
+    window: f64,
+    grown: u32,
+    alpha: f64,
+    smoothed_ps: u64,
+    variation_ps: u64,
+    affected: u32,
+    observed: u32,
+    enlarged: u32,
 }
 
 /// Proportional rate reduction (RFC 9937): after a cut, the window decreases over a round trip, with a segment sent for
@@ -111,7 +134,164 @@ impl Sender {
             deadline_ps: u64::MAX,
             resent: 0,
             timeouts: 0,
+            affected: 0,
+            observed: 0,
+            enlarged: 0,
+            sampled_ps: None,
         }
+    }
+
+    /// The first segment that is not acknowledged, from which all others are counted when states are compared.
+    pub(crate) fn base(&self) -> u32 {
+        self.una
+    }
+
+    /// Visits the state, with segments counted from `una`.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let Sender {
+            window,
+            ssthresh,
+            alpha,
+            una,
+            next,
+            limit,
+            grown,
+            acked,
+            marked,
+            observation_ends,
+            cut_ends,
+            reduction,
+            recovery_ends,
+            timed_out,
+            board,
+            judged,
+            sacked_above,
+            sacked,
+            lost,
+            ends,
+            timing,
+            smoothed_ps,
+            variation_ps,
+            backoffs,
+            deadline_ps,
+            resent,
+            timeouts,
+            affected,
+            observed,
+            enlarged,
+            sampled_ps: _,
+        } = self;
+        let una = *una;
+        v.estimates(Estimates {
+            window: *window,
+            grown: *grown,
+            alpha: *alpha,
+            smoothed_ps: *smoothed_ps,
+            variation_ps: *variation_ps,
+            affected: *affected,
+            observed: *observed,
+            enlarged: *enlarged,
+        });
+        v.same(ssthresh.to_bits());
+        v.both(*next - una, *limit - una);
+        v.both(*marked, *acked);
+        v.same(observation_ends.wrapping_sub(una).into());
+        // A cut that has ended is like none.
+        v.both(cut_ends.saturating_sub(una), (*timed_out).into());
+        v.both(recovery_ends.is_some().into(), recovery_ends.unwrap_or(una).wrapping_sub(una));
+        // Each reduction begins with new counts.
+        if *cut_ends > una || recovery_ends.is_some() {
+            let Reduction { flight, delivered, sent } = reduction;
+            v.both(*flight, *delivered);
+            v.same((*sent).into());
+        }
+        v.same(board.len() as u64);
+        if !board.is_empty() {
+            board.iter().for_each(|fate| v.same(*fate as u64));
+            v.both(judged.wrapping_sub(una), *sacked_above);
+        }
+        v.both(*sacked, *lost);
+        v.same(ends.len() as u64);
+        ends.iter().for_each(|&(end, last)| v.both(end.wrapping_sub(una), last.into()));
+        v.same(timing.is_some().into());
+        if let Some((seq, sent_ps)) = timing {
+            v.same(seq.wrapping_sub(una).into());
+            v.time(sent_ps);
+        }
+        v.time(deadline_ps);
+        // A flow that has sent something again keeps its number for a while.
+        v.both(*backoffs, (*resent > 0).into());
+        v.count(resent);
+        v.count_u32(timeouts);
+    }
+
+    /// Whether a period that began with the estimates `then` and ended with those of `now`, with these samples of the
+    /// round-trip time in between, can be repeated as far as the estimates go: they are the same, or without effect on
+    /// anything else, now and in all repetitions.
+    pub(crate) fn may_repeat(
+        config: &TcpConfig,
+        then: &Estimates,
+        now: &Estimates,
+        samples: &[u64],
+    ) -> bool {
+        let values = |e: &Estimates| (e.window, e.grown, e.alpha, e.smoothed_ps, e.variation_ps);
+        if values(then) == values(now) {
+            return true;
+        }
+        // The window held nothing back, and only grew. The estimate of marks was not needed.
+        let is_unaffected = then.affected == now.affected;
+        // No estimate exceeds what it is made of, and the shortest time-out exceeds what they could make.
+        let all = samples.iter().copied().chain([then.smoothed_ps, now.smoothed_ps]);
+        let most_ps = all.max().unwrap_or(0);
+        let variation_ps = most_ps.max(then.variation_ps).max(now.variation_ps);
+        is_unaffected && most_ps + 4 * variation_ps < config.rto_min_ps
+    }
+
+    /// Brings the estimates to where they are after `times` repetitions of a period for which `may_repeat` holds.
+    pub(crate) fn repeat(
+        &mut self,
+        config: &TcpConfig,
+        (then, now): (&Estimates, &Estimates),
+        samples: &[u64],
+        times: u64,
+    ) {
+        let values = |e: &Estimates| (e.window, e.grown, e.alpha, e.smoothed_ps, e.variation_ps);
+        let segments = u64::from(now.enlarged.wrapping_sub(then.enlarged));
+        let observations = u64::from(now.observed.wrapping_sub(then.observed));
+        if values(then) != values(now) {
+            for _ in 0..times {
+                let before = (self.smoothed_ps, self.variation_ps);
+                samples.iter().for_each(|&rtt_ps| self.sample(rtt_ps));
+                if before == (self.smoothed_ps, self.variation_ps) {
+                    break;
+                }
+            }
+            for _ in 0..segments * times {
+                self.enlarge();
+                self.window = self.window.min(config.window_max.max(1.0));
+                if self.window < self.ssthresh && self.window == config.window_max {
+                    break;
+                }
+            }
+            for _ in 0..observations * times {
+                self.estimate(config, 0.0);
+                if self.alpha == 0.0 {
+                    break;
+                }
+            }
+        }
+        self.enlarged = self.enlarged.wrapping_add((segments * times) as u32);
+        self.observed = self.observed.wrapping_add((observations * times) as u32);
+        self.affected = self
+            .affected
+            .wrapping_add((u64::from(now.affected.wrapping_sub(then.affected)) * times) as u32);
+        self.sampled_ps = None;
+    }
+
+    /// The last sample of the round-trip time, once.
+    #[inline]
+    pub(crate) fn take_sample(&mut self) -> Option<u64> {
+        self.sampled_ps.take().map(NonZeroU64::get)
     }
 
     /// Submits a message; returns its first segment and one past its last.
@@ -143,19 +323,28 @@ impl Sender {
     pub fn poll(&mut self, config: &TcpConfig, now_ps: u64) -> Option<Segments> {
         let room = (self.window as u32).saturating_sub(self.in_flight());
         if room > 0 && self.lost > 0 {
+            self.affect();
             return Some(self.send_again(config));
         }
         // What the receiver holds out of order takes a place in the socket buffer.
         let buffer = (config.window_max as u32).saturating_sub(self.next - self.una);
         let room = room.min(buffer);
         if room == 0 || self.next == self.limit {
+            if self.next != self.limit {
+                self.affect();
+            }
             return None;
         }
         let seq = self.next;
         let (end, last) = self.end_of(seq);
         let (count, payload) = match end - 1 - seq {
             0 => (1, last),
-            full => (full.min(room), config.segment_bytes),
+            full => {
+                if full > room {
+                    self.affect();
+                }
+                (full.min(room), config.segment_bytes)
+            }
         };
         self.next += count;
         self.reduction.sent += count;
@@ -176,6 +365,9 @@ impl Sender {
     pub fn on_ack(&mut self, config: &TcpConfig, now_ps: u64, cum: u32, seq: u32, ece: bool) {
         self.acked += 1;
         self.marked += u32::from(ece);
+        if ece || self.recovery_ends.is_some() {
+            self.affect();
+        }
         if ece && config.ecn && self.una >= self.cut_ends && self.recovery_ends.is_none() {
             self.ssthresh = (self.window * (1.0 - self.alpha / 2.0)).max(WINDOW_MIN);
             self.cut_ends = self.next;
@@ -196,6 +388,9 @@ impl Sender {
                 self.recover(delivered);
             }
         }
+        if in_cut || delivered > 1 {
+            self.affect();
+        }
         match (self.recovery_ends.is_some() && !self.timed_out, in_cut, self.una < self.cut_ends) {
             (true, ..) | (false, _, true) => self.reduce(delivered, safe),
             (false, true, false) => self.window = self.ssthresh,
@@ -210,6 +405,7 @@ impl Sender {
     /// Handles an expired deadline: all unacknowledged segments count as lost, and the window begins anew with slow
     /// start (RFC 5681 §3.1, RFC 6298 §5). A repeated time-out of the same segment leaves the threshold as it is.
     pub fn time_out(&mut self, config: &TcpConfig, now_ps: u64) {
+        self.affect();
         self.timeouts += 1;
         self.backoffs += 1;
         if self.backoffs == 1 {
@@ -354,18 +550,29 @@ impl Sender {
     /// Growth by the segments that were delivered; above `ssthresh` by whole segments, as in Linux and ns-3.
     #[inline]
     fn grow(&mut self, config: &TcpConfig, delivered: u32) {
-        for _ in 0..delivered {
-            if self.window < self.ssthresh {
-                self.window += 1.0;
-                continue;
-            }
-            self.grown += 1;
-            if f64::from(self.grown) >= self.window.floor() {
-                self.grown = 0;
-                self.window += 1.0;
-            }
-        }
+        (0..delivered).for_each(|_| self.enlarge());
+        self.enlarged = self.enlarged.wrapping_add(delivered);
         self.window = self.window.min(config.window_max.max(1.0));
+    }
+
+    /// Growth by one segment.
+    #[inline]
+    fn enlarge(&mut self) {
+        if self.window < self.ssthresh {
+            self.window += 1.0;
+            return;
+        }
+        self.grown += 1;
+        if f64::from(self.grown) >= self.window.floor() {
+            self.grown = 0;
+            self.window += 1.0;
+        }
+    }
+
+    /// Counts that something but growth affects the window, or is affected by it.
+    #[inline]
+    fn affect(&mut self) {
+        self.affected = self.affected.wrapping_add(1);
     }
 
     /// An acknowledgement during a reduction of the window; `safe`: it advances and shows no further loss.
@@ -397,10 +604,20 @@ impl Sender {
     }
 
     fn observe(&mut self, config: &TcpConfig) {
-        let fraction = f64::from(self.marked) / f64::from(self.acked);
-        self.alpha += config.gain * (fraction - self.alpha);
+        self.estimate(config, f64::from(self.marked) / f64::from(self.acked));
+        self.observed = self.observed.wrapping_add(1);
         (self.acked, self.marked) = (0, 0);
         self.observation_ends = self.next;
+    }
+
+    /// Updates the estimate of the fraction of marks.
+    fn estimate(&mut self, config: &TcpConfig, fraction: f64) {
+        self.alpha += config.gain * (fraction - self.alpha);
+        // Without effect: neither 1 − alpha / 2 nor the next estimate, of at least one mark in 2³² segments, differs in
+        // any bit. An estimate that decays for ever would never be the same again.
+        if self.alpha < config.gain * ALPHA_LEAST {
+            self.alpha = 0.0;
+        }
     }
 
     /// End of the message to which a segment belongs, and the payload of its last segment.
@@ -412,6 +629,7 @@ impl Sender {
 
     /// Updates the round-trip estimate (RFC 6298).
     fn sample(&mut self, rtt_ps: u64) {
+        self.sampled_ps = NonZeroU64::new(rtt_ps);
         if self.smoothed_ps == 0 {
             (self.smoothed_ps, self.variation_ps) = (rtt_ps, rtt_ps / 2);
         } else {
@@ -428,6 +646,8 @@ impl Sender {
     }
 }
 
+/// 2⁻¹⁰⁰.
+const ALPHA_LEAST: f64 = 1.0 / (1u128 << 100) as f64;
 /// DCTCP makes too little progress with a window below two segments.
 const WINDOW_MIN: f64 = 2.0;
 /// The time-out grows up to 64 times.

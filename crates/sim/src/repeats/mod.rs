@@ -1,0 +1,325 @@
+//! Exact memoisation: what repeats itself is not simulated again.
+//!
+//! Time is a whole number of picoseconds, and all state is the simulator's own. If everything on which the future
+//! depends is, at some moment, the same as at an earlier moment, with times relative to the moment and sequence numbers
+//! relative to each other, then what has happened in between happens again, as long as nothing comes from outside: a
+//! flow or a job that starts, a fault, a sample, the end. That many repetitions are skipped at once: times move,
+//! counters grow by as much as they grew in between each time, and the steps of jobs that were completed in between are
+//! completed again, later.
+//!
+//! [`visit`] says what belongs to the state. States are compared in full.
+
+mod visit;
+
+use std::collections::VecDeque;
+use std::hash::Hasher;
+
+use rustc_hash::FxHasher;
+pub(crate) use visit::Visitor;
+use visit::{Mover, Recorder};
+
+use crate::aggregation::Payload;
+use crate::hosts::pending;
+use crate::job::StepRecord;
+use crate::routes::PathChoice;
+use crate::simulation::Simulation;
+use crate::tcp::Estimates;
+use crate::transport::{SAMPLES_MAX, Samples};
+
+/// What counts as progress between two states that are otherwise the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// Steps of training.
+    Step,
+    /// Steps of one operation, all of which are alike.
+    Round,
+}
+
+/// The part that a timer has in a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// It repeats itself.
+    Part,
+    /// It follows from other parts.
+    Follows,
+    /// It comes from outside: nothing is skipped beyond it.
+    Beyond,
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub step: u32,
+    /// Step of the running operation.
+    pub round: u32,
+}
+
+/// What a run has skipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Skipped {
+    /// Number of skips.
+    pub skips: u64,
+    /// Simulated time that was skipped.
+    pub time_ps: u64,
+    /// Packet-hops that were skipped; [`Network::hops`](crate::network::Network::hops) includes them.
+    pub hops: u64,
+    /// Number of states that were written down.
+    pub states: u64,
+}
+
+/// The states that may come back.
+#[derive(Default)]
+pub(crate) struct Repeats {
+    pub is_off: bool,
+    pub until_ps: u64,
+    pub skipped: Skipped,
+    /// The states that may come back, by view.
+    steps: Seen,
+    rounds: Seen,
+    /// Steps completed since the oldest of them.
+    records: Vec<StepRecord>,
+    /// Samples of round-trip times since then, by flow.
+    samples: Vec<(u32, u64)>,
+    /// The next state is written down once this many packet-hops are simulated.
+    due_at_hops: u64,
+}
+
+struct State {
+    view: View,
+    now_ps: u64,
+    hash: u64,
+    words: Vec<u64>,
+    counters: Vec<u64>,
+    estimates: Vec<Estimates>,
+    progress: Vec<Progress>,
+    /// Number of `records`, and of `samples`, before it.
+    before: [usize; 2],
+}
+
+impl State {
+    fn words(&self) -> usize {
+        self.words.len() + self.counters.len() + 6 * self.estimates.len()
+    }
+}
+
+/// States of one view, oldest first: an old one that is replaced ever more rarely (Brent), so that a cycle of any
+/// length is found, and the latest.
+#[derive(Default)]
+struct Seen {
+    states: VecDeque<State>,
+    /// Number of states since the first was the latest, and with how many it is replaced.
+    since: usize,
+    replaced_at: usize,
+}
+
+impl Seen {
+    fn push(&mut self, state: State) {
+        self.states.push_back(state);
+        self.since += 1;
+        if self.states.len() > STATES_MAX {
+            if self.since >= self.replaced_at.max(2 * STATES_MAX) {
+                (self.since, self.replaced_at) = (STATES_MAX, 2 * self.since);
+                self.states.pop_front();
+            } else {
+                self.states.remove(1);
+            }
+        }
+    }
+}
+
+/// At most this many words are kept, but two states of each view in any case.
+const WORDS_MAX: usize = 16 << 20;
+const STATES_MAX: usize = 32;
+/// Words that are written down and compared in the time of a packet-hop, divided by the share of time that looking for
+/// repetitions may take: thirty of them, and one part in sixty.
+const WORDS_PER_HOP: u64 = 1;
+
+impl Repeats {
+    /// What was before does not repeat itself.
+    pub(crate) fn forget(&mut self) {
+        (self.steps, self.rounds) = Default::default();
+        self.records.clear();
+        self.samples.clear();
+    }
+
+    fn seen(&mut self, view: View) -> &mut Seen {
+        match view {
+            View::Step => &mut self.steps,
+            View::Round => &mut self.rounds,
+        }
+    }
+
+    fn states(&self) -> impl Iterator<Item = &State> {
+        self.steps.states.iter().chain(&self.rounds.states)
+    }
+
+    /// Keeps a state, in place of an old one if need be.
+    fn keep(&mut self, state: State) {
+        self.seen(state.view).push(state);
+        while 2 * self.samples.len() + self.states().map(State::words).sum::<usize>() > WORDS_MAX {
+            let of = |seen: &Seen| (seen.states.len() > 2).then(|| seen.states[0].now_ps);
+            let oldest = match (of(&self.steps), of(&self.rounds)) {
+                (Some(step), Some(round)) if step < round => &mut self.steps,
+                (_, Some(_)) => &mut self.rounds,
+                (Some(_), None) => &mut self.steps,
+                (None, None) => break,
+            };
+            oldest.states.pop_front();
+            self.drop_logs();
+        }
+        self.drop_logs();
+    }
+
+    /// Drops what was logged before the oldest state.
+    fn drop_logs(&mut self) {
+        let least = |at: usize| self.states().map(|state| state.before[at]).min();
+        let Some((records, samples)) = least(0).zip(least(1)) else { return };
+        // Seldom, because the rest moves.
+        if samples < self.samples.len() / 2 && records < 1024 {
+            return;
+        }
+        self.records.drain(..records);
+        self.samples.drain(..samples);
+        for state in self.steps.states.iter_mut().chain(&mut self.rounds.states) {
+            state.before[0] -= records;
+            state.before[1] -= samples;
+        }
+    }
+}
+
+impl<P: Payload> Simulation<P> {
+    /// Whether repetitions can be found: all state that may be live is visited, and no packet's path or loss depends on
+    /// a number that grows for ever.
+    pub(crate) fn can_skip(&self) -> bool {
+        !self.repeats.is_off
+            && self.hosts.jobs.active > 0
+            && self.net.regions.len() == 1
+            && self.net.switching().paths != PathChoice::Packet
+            && self.aggregation.is_unused()
+            && !self.net.regions[0].is_lossy()
+    }
+
+    /// Watches for repetitions, if they can be found.
+    pub(crate) fn watch(&mut self) {
+        self.hosts.watched = self.can_skip();
+        match self.hosts.watched {
+            true => _ = self.hosts.jobs.noted.get_or_insert_default(),
+            false => self.hosts.jobs.noted = None,
+        }
+        self.hosts.transport.note_samples(self.hosts.watched);
+    }
+
+    /// A state may repeat an earlier one: skips what it can.
+    pub(crate) fn on_moment(&mut self, until_ps: u64) {
+        let Some(view) = self.hosts.jobs.moment.take() else { return };
+        let hops = self.net.hops();
+        if hops < self.repeats.due_at_hops {
+            return;
+        }
+        let state = self.write_down(view);
+        self.repeats.skipped.states += 1;
+        let words = state.words() as u64;
+        self.repeats.due_at_hops = hops + words / WORDS_PER_HOP;
+        let same = |earlier: &&State| earlier.hash == state.hash && earlier.words == state.words;
+        let end_ps = until_ps.max(self.repeats.until_ps);
+        let seen = std::mem::take(self.repeats.seen(view));
+        let skip = seen.states.iter().rev().filter(same).find_map(|earlier| {
+            let skip = self.skip_of(earlier, &state, end_ps);
+            skip.map(|skip| (earlier, skip))
+        });
+        let Some((earlier, skip)) = skip else {
+            *self.repeats.seen(view) = seen;
+            self.repeats.keep(state);
+            return;
+        };
+        self.skip(earlier, &state, &skip);
+        self.repeats.forget();
+        // The next repetition may be found from here.
+        let again = self.write_down(view);
+        assert!(!self.checked || again.words == state.words, "a skip leads to the same state");
+        self.repeats.keep(again);
+    }
+
+    fn write_down(&mut self, view: View) -> State {
+        self.repeats.records.append(self.hosts.jobs.noted.get_or_insert_default());
+        let samples = self.hosts.transport.samples.get_or_insert_default();
+        if samples.len() < SAMPLES_MAX {
+            self.repeats.samples.append(samples);
+        } else {
+            samples.clear();
+            self.repeats.forget();
+        }
+        let progress = self.hosts.jobs.progress(view);
+        let now_ps = self.net.now_ps();
+        let mut recorder = Recorder::new(now_ps);
+        self.visit(&mut recorder, view, &progress);
+        let Recorder { words, counters, estimates, .. } = recorder;
+        let mut hasher = FxHasher::default();
+        words.iter().for_each(|&word| hasher.write_u64(word));
+        let before = [self.repeats.records.len(), self.repeats.samples.len()];
+        State { view, now_ps, hash: hasher.finish(), words, counters, estimates, progress, before }
+    }
+
+    fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
+        let base = self.hosts.transport.bases();
+        self.net.regions[0].visit(v, |key| pending(view, key), &base);
+        self.hosts.visit(v, view, progress);
+    }
+
+    /// How often what has happened between two equal states can be skipped; `None` if it cannot.
+    fn skip_of(&self, earlier: &State, state: &State, end_ps: u64) -> Option<Skip> {
+        let view = state.view;
+        let period_ps = state.now_ps - earlier.now_ps;
+        let by = state.progress.iter().zip(&earlier.progress);
+        let by = by.map(|(now, then)| Progress {
+            step: now.step.wrapping_sub(then.step),
+            round: now.round.wrapping_sub(then.round),
+        });
+        let by: Vec<Progress> = by.collect();
+        let goes_on = by.iter().any(|by| *by != Progress::default());
+        let outside = self.net.regions[0].first_timer(|key| pending(view, key) == Pending::Beyond);
+        // What comes from outside must not have come.
+        let before_ps = outside.map_or(u64::MAX, |at_ps| at_ps.saturating_sub(1)).min(end_ps);
+        let room_ps = before_ps.saturating_sub(state.now_ps);
+        let times = match goes_on && period_ps > 0 && self.hosts.stop_at_ps == u64::MAX {
+            true => (room_ps / period_ps).min(self.hosts.jobs.repetitions(view, &by)),
+            false => 0,
+        };
+        if times == 0 {
+            return None;
+        }
+        let samples = Samples::new(&self.repeats.samples[earlier.before[1]..]);
+        let transport = &self.hosts.transport;
+        if !transport.may_repeat(&earlier.estimates, &state.estimates, &samples) {
+            return None;
+        }
+        let growth = state.counters.iter().zip(&earlier.counters);
+        let growth = growth.map(|(now, then)| (now - then) * times).collect();
+        Some(Skip { times, period_ps, by, growth, samples })
+    }
+
+    fn skip(&mut self, earlier: &State, state: &State, skip: &Skip) {
+        let Skip { times, period_ps, ref by, ref growth, ref samples } = *skip;
+        let (hops, by_ps) = (self.net.hops(), times * period_ps);
+        let view = state.view;
+        self.visit(&mut Mover { by_ps, growth: growth.iter() }, view, &state.progress);
+        self.net.regions[0].reenter(by_ps);
+        self.hosts.transport.repeat((&earlier.estimates, &state.estimates), samples, times);
+        let records = &self.repeats.records[earlier.before[0]..];
+        self.hosts.jobs.skip((by, records), times, period_ps);
+        let skipped = &mut self.repeats.skipped;
+        skipped.skips += 1;
+        skipped.time_ps += by_ps;
+        skipped.hops += self.net.hops() - hops;
+        self.repeats.due_at_hops += self.net.hops() - hops;
+    }
+}
+
+struct Skip {
+    times: u64,
+    period_ps: u64,
+    by: Vec<Progress>,
+    /// Of each counter, in total.
+    growth: Vec<u64>,
+    samples: Samples,
+}
