@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHashMap;
 
 use crate::packet::{Kind, Packet};
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// Bytes that a flow may send per turn: a full packet with its Ethernet header.
 pub(crate) const QUANTUM: i64 = 1514;

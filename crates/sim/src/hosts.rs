@@ -4,10 +4,10 @@ use crate::aggregation::{Local, NODE, Payload};
 use crate::job::{BUCKET, JOB_START, Jobs};
 use crate::network::{NetworkEvent, OWN_TIMER, Region};
 use crate::packet::Kind;
-use crate::repeats::{Pending, Progress as JobProgress, View, Visitor};
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
 use crate::transport::{Owner, Progress, RTO, SLOT, Transport};
+use crate::visit::{Pending, Progress as JobProgress, View, Visitor};
 use crate::workload::FlowSpec;
 
 /// A flow that is complete.

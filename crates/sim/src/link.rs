@@ -3,7 +3,7 @@
 use crate::calendar::Entry;
 use crate::fifo::{Fifo, Pool};
 use crate::packet::Packet;
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// An output queue and the wire behind it. The departure of a packet is known when it is queued; only PAUSE changes it.
 #[derive(Clone, Debug)]

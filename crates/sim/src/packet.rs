@@ -1,6 +1,6 @@
 //! Packets: 32 bytes each, two to a cache line.
 
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,7 @@
 //! A run: the network, the hosts' flows, and the records of completed work.
 
+pub(crate) mod repeats;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use netsum_plan::{Request, aggregation_trees};
@@ -14,13 +16,14 @@ use crate::hosts::{FAULT, HostSide, Hosts, MOMENT};
 use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
 use crate::network::{Network, Switching};
 use crate::partition::Threads;
-use crate::repeats::{Repeats, Skipped};
 use crate::routes::PathChoice;
 use crate::tcp::TcpConfig;
 use crate::timer::CLASS;
 use crate::transport::Transport;
 use crate::windows;
 use crate::workload::FlowSpec;
+use repeats::Repeats;
+pub use repeats::Skipped;
 
 /// One simulation. `P`: the payload of aggregation packets.
 pub struct Simulation<P: Payload = Counts> {

@@ -1,7 +1,7 @@
 //! Movable deadlines on timers that cannot be moved.
 
 use crate::network::Region;
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// The bits of a timer's key that contain its class.
 pub(crate) const CLASS: u64 = 0x7f << 56;

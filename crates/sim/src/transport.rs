@@ -3,9 +3,9 @@
 use crate::network::Region;
 use crate::packet::{Kind, Packet};
 use crate::random::Random;
-use crate::repeats::Visitor;
 use crate::tcp::{Estimates, Receiver, Sender, TcpConfig};
 use crate::timer::{CLASS, Timer};
+use crate::visit::Visitor;
 
 /// Timer class of retransmission (bits 56 to 62 of the key).
 pub(crate) const RTO: u64 = 2 << 56;

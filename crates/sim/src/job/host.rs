@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 use super::schedule::HostAlgorithm;
 use crate::aggregation::begin_order;
 use crate::network::Region;
-use crate::repeats::Visitor;
 use crate::transport::{Owner, Transport};
+use crate::visit::Visitor;
 
 /// Allreduces of one job between hosts.
 pub(crate) struct HostReducer {

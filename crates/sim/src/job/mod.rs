@@ -13,8 +13,8 @@ pub use schedule::{HostAlgorithm, Step};
 
 use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig, begin_order};
 use crate::network::Region;
-use crate::repeats::{Progress, View, Visitor};
 use crate::transport::Transport;
+use crate::visit::{Progress, View, Visitor};
 
 /// Timer classes: a worker's next bucket is ready; a job starts.
 pub(crate) const BUCKET: u64 = 4 << 56;

@@ -15,8 +15,8 @@ use crate::fair::FairQueue;
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, LOSSY, Link, NEVER, PAUSED, TO_HOST};
 use crate::packet::{NO_LINK, Packet};
-use crate::repeats::{Pending, Visitor};
 use crate::routes::Routes;
+use crate::visit::{Pending, Visitor};
 
 /// The links on which its nodes send, and a clock. Aligned so that regions share no cache line, nor a pair of them.
 #[repr(align(128))]

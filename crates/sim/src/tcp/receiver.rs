@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// Segments received, in order and out of order.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use super::TcpConfig;
-use crate::repeats::Visitor;
+use crate::visit::Visitor;
 
 /// Segments in flight, their state, and DCTCP's window.
 #[derive(Clone, Debug)]

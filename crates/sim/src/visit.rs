@@ -6,6 +6,34 @@
 
 use crate::tcp::Estimates;
 
+/// What counts as progress between two states that are otherwise the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum View {
+    /// Steps of training.
+    Step,
+    /// Steps of one operation, all of which are alike.
+    Round,
+}
+
+/// The part that a timer has in a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pending {
+    /// It repeats itself.
+    Part,
+    /// It follows from other parts.
+    Follows,
+    /// It comes from outside: nothing is skipped beyond it.
+    Beyond,
+}
+
+/// How far a job is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub step: u32,
+    /// Step of the running operation.
+    pub round: u32,
+}
+
 /// What happens to the state on a visit.
 pub(crate) trait Visitor {
     /// A value that must be the same.

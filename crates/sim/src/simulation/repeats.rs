@@ -7,16 +7,12 @@
 //! counters grow by as much as they grew in between each time, and the steps of jobs that were completed in between are
 //! completed again, later.
 //!
-//! [`visit`] says what belongs to the state. States are compared in full.
-
-mod visit;
+//! [`crate::visit`] says what belongs to the state. States are compared in full.
 
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
-pub(crate) use visit::Visitor;
-use visit::{Mover, Recorder};
 
 use crate::aggregation::Payload;
 use crate::hosts::pending;
@@ -25,34 +21,7 @@ use crate::routes::PathChoice;
 use crate::simulation::Simulation;
 use crate::tcp::Estimates;
 use crate::transport::{SAMPLES_MAX, Samples};
-
-/// What counts as progress between two states that are otherwise the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum View {
-    /// Steps of training.
-    Step,
-    /// Steps of one operation, all of which are alike.
-    Round,
-}
-
-/// The part that a timer has in a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Pending {
-    /// It repeats itself.
-    Part,
-    /// It follows from other parts.
-    Follows,
-    /// It comes from outside: nothing is skipped beyond it.
-    Beyond,
-}
-
-/// How far a job is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
-    pub step: u32,
-    /// Step of the running operation.
-    pub round: u32,
-}
+use crate::visit::{Mover, Pending, Progress, Recorder, View, Visitor};
 
 /// What a run has skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
