@@ -159,7 +159,8 @@ def test_settings_of_an_aggregation_job_and_wrong_words(cluster):
         return made if environment.get("NETSUM_PROTOCOL") == "atp" else None
 
     made = until(admitted, "a pod with the settings")
-    assert made["spec"]["volumes"][0]["secret"]["secretName"] == "netsum-credentials"
+    volumes = [volume for volume in made["spec"]["volumes"] if volume["name"] == "netsum-credentials"]
+    assert [volume["secret"]["secretName"] for volume in volumes] == ["netsum-credentials"]
     pod["metadata"]["annotations"]["netsum.dev/aggregate"] = "ring"
     with pytest.raises(ApiError, match="use on, off, auto, panama"):
         cluster.api.create(pod)

@@ -114,18 +114,25 @@ pub struct FabricStatus {
 #[serde(rename_all = "camelCase")]
 pub struct AggregationJobSpec {
     /// panama, atp, switchml or auto; a pod's annotation comes first.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// The owner in the fabric.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
     /// Secret in this namespace with the credentials of the ranks; the operator's default if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub credentials_secret: Option<String>,
     /// Whether values in packets are encrypted.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub encrypt: Option<bool>,
     /// Whether switches do reduce-scatter, all-gather, broadcast and reduce, too.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub all_collectives: Option<bool>,
     /// Most trees.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_trees: Option<u32>,
     /// Smaller buffers use the hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_bytes: Option<u64>,
 }
 
