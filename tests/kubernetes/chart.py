@@ -12,8 +12,6 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-import yaml
-
 import netsum
 from api import Object
 from control_plane import REPOSITORY, TOOLS, ControlPlane, until
@@ -31,6 +29,8 @@ VALUES = {"etcd": {"storage": ""}, "switches": {"metricsPort": 0}, "fabric": {"h
 
 def render(values: Object, namespace: str = NAMESPACE) -> list[Object]:
     """The chart's objects, without the custom resource definitions."""
+    import yaml
+
     command = [str(TOOLS / "helm"), "template", "netsum", str(CHART), "--namespace", namespace]
     command += ["--kube-version", VERSION, "--values", "-"]
     rendered = subprocess.run(command, input=json.dumps(values), capture_output=True, text=True, check=True)
@@ -39,6 +39,8 @@ def render(values: Object, namespace: str = NAMESPACE) -> list[Object]:
 
 def definitions() -> list[Object]:
     """The custom resource definitions of the chart."""
+    import yaml
+
     return [yaml.safe_load(file.read_text()) for file in sorted((CHART / "crds").glob("*.yaml"))]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -46,6 +47,8 @@ def why_not() -> str | None:
         return "needs root, for mounts of its own"
     missing = [name for name in PROGRAMS if not (TOOLS / name).exists()]
     missing += [name for name in ("openssl", "setpriv", "unshare") if shutil.which(name) is None]
+    if importlib.util.find_spec("yaml") is None:
+        missing.append("PyYAML")
     if not (REPOSITORY / "target/release/netsum-operator").exists():
         missing.append("netsum-operator")
     return f"needs {', '.join(missing)} (make setup-kubernetes)" if missing else None

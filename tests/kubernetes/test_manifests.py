@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-import yaml
 
 from chart import CHART, VERSION, definitions, render
 from control_plane import REPOSITORY, TOOLS
 
-validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate (make setup-kubernetes)")
+REASON = "needs kubernetes-validate (make setup-kubernetes)"
+validate = pytest.importorskip("kubernetes_validate", reason=REASON)
+yaml = pytest.importorskip("yaml", reason=REASON)
 needs_helm = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="needs helm (make setup-kubernetes)")
 PLAIN = REPOSITORY / "kubernetes" / "netsum.yaml"
 
