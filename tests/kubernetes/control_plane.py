@@ -20,7 +20,7 @@ TOOLS = REPOSITORY / "out" / "kubernetes"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "helm")
 STAGES = ("node-initialize", "pod-ready", "pod-delete")
 """What kwok does. Without `pod-complete`: pods end when their processes do."""
-GUARD_S = 120.0
+GUARD_S = 300.0
 """When something that must come is given up; generous, because other programs use this machine, too."""
 
 # Of kube-controller-manager: what the tests need.
