@@ -160,7 +160,7 @@ def test_small_sums_that_are_called_together_are_one_operation(ranks):
         floats = [each.to(torch.float32) * (rank + 1) for each in whole]
         numbers = [each * (rank + 1) for each in whole]
         # Copied for its gaps; and too large to be copied.
-        gaps, large = torch.zeros(20, 2)[:, 0] + rank, torch.full((100_000,), float(rank))
+        gaps, large = torch.full((20, 2), float(rank))[:, 0], torch.full((100_000,), float(rank))
         before = operations()
         with dist._coalescing_manager():
             for tensor in [*floats, gaps, *numbers, large]:
