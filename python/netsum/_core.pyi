@@ -31,6 +31,7 @@ __all__ = [
     "ca_revoke",
     "ca_token",
     "credentials",
+    "distance_bound",
     "estimate_allreduce",
     "explain_allreduce",
     "explain_hosts",

@@ -17,7 +17,7 @@ pub enum MeshError {
         reason: String,
     },
     /// Ranks that did not connect in time during set-up.
-    #[error("ranks {ranks:?} have not connected within {} s{refused}", waited.as_secs_f32())]
+    #[error("ranks {ranks:?} have not connected within {:.1} s{refused}", waited.as_secs_f32())]
     NotConnected {
         /// The missing ranks.
         ranks: Vec<u32>,

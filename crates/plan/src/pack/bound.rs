@@ -42,7 +42,7 @@ pub enum Certificate {
         /// Lengths of arcs, whole numbers; other arcs have length 0.
         arcs: Vec<ArcLength>,
         /// Σ of the distances over all ordered pairs of GPUs.
-        distances: i64,
+        distances: i128,
     },
     /// Every way to do the collective occupies arcs for at least one unit of length per byte, and this is the total
     /// length: Σ capacity × length. The dual of the packing programme, checked against all trees by a shortest tree

@@ -1,7 +1,7 @@
 //! Packets of all kinds, and malformed ones.
 
 use netsum_wire::seal::{SealKey, TRAILER_LEN, is_encrypted, with_room};
-use netsum_wire::{Dtype, Protocol, panama};
+use netsum_wire::{Dtype, Protocol};
 
 /// The first bytes of all packets that the decoders know.
 const VERSIONS: [u8; 9] = [0x11, 0x12, 0x13, 0x21, 0x22, 0x23, 0x31, 0x32, 0x33];

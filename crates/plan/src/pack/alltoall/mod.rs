@@ -123,7 +123,7 @@ fn bound(wires: &Wires<'_>, lengths: &[u64]) -> Option<Bound> {
         to: arc.to,
         length: Ratio::from(length as i64),
     });
-    let certificate = Certificate::Distances { arcs: arcs.collect(), distances: distances as i64 };
+    let certificate = Certificate::Distances { arcs: arcs.collect(), distances };
     Some(Bound { rate, certificate })
 }
 
