@@ -387,7 +387,9 @@ def test_models_of_sub_groups(ranks, to):
         assert [dist.get_process_group_ranks(group) for group in groups] == [members] * (2 if to == "int8" else 1)
         model([torch.full(shape, rank + 1.0) for shape in Chosen.SHAPES]).backward()
         wanted = 1.5 if rank < 2 else 3.5
-        assert all((weight.grad - wanted).abs().amax() < 0.03 for weight in model.module.weights if weight.numel())
+        # Values of up to 4, with two or three bits of mantissa.
+        allowed = {"e4m3:bf16": 0.14, "e5m2:bf16": 0.27}.get(to, 0.03)
+        assert all((weight.grad - wanted).abs().amax() < allowed for weight in model.module.weights if weight.numel())
 
     ranks(body, 4)
 
@@ -436,8 +438,9 @@ def test_feedback_keeps_small_gradients_beside_large_ones(ranks):
         assert small_beside_large("int8", True, rank, 300) < 0.2
         assert small_beside_large("bf16", True, rank, 300) < 0.1
         for to in SUMS:
-            # Between two ranks, int8:int8 has steps of 1000 / 63; small floats have finer ones, but not fine enough.
-            assert small_beside_large(to, False, rank, 300) == 1.0
+            # Between two ranks, int8:int8 has steps of 1000 / 63. 8-bit floats have finer ones for small numbers.
+            without = small_beside_large(to, False, rank, 300)
+            assert without < 0.25 if to.startswith("e") else without == 1.0
             assert small_beside_large(to, True, rank, 300) < 0.25
 
     ranks(body)
