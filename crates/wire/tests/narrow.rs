@@ -160,7 +160,7 @@ proptest! {
         let root = added(dtype, &partials, Encoding::Accumulator, Encoding::Element, n);
         prop_assert_eq!(&whole, &root);
         // Hosts add the elements of buffers, and get the same bits.
-        let one = |rank: &Vec<u8>| added(dtype, &[rank.clone()], Encoding::Narrow, Encoding::Element, n);
+        let one = |rank: &Vec<u8>| added(dtype, std::slice::from_ref(rank), Encoding::Narrow, Encoding::Element, n);
         let buffers: Vec<Vec<u8>> = ranks.iter().map(one).collect();
         prop_assert_eq!(&whole, &added(dtype, &buffers, Encoding::Element, Encoding::Element, n));
     }
