@@ -212,7 +212,7 @@ def test_a_sweep_over_ray_gives_the_same(tmp_path: Path) -> None:
     import ray
 
     plan = Sweep(SMALL, {"seed": [1, 2, 3]})
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     try:
         there = sim.sweep(plan, tmp_path / "ray", engine="ray")
         bad = Sweep(SMALL, {"jobs.0.workers": [17]})

@@ -26,6 +26,20 @@ static void hear(const char* base, const char* name, void* bytes, size_t n) {
   unlink(path);
 }
 
+/* Waits for all ranks without the communicator: what one rank does next to it ends nothing of another's. */
+static void meet_by_files(const char* base) {
+  char name[32];
+  uint8_t byte = 0;
+  for (int to = 0; to < ranks; to++) {
+    snprintf(name, sizeof name, "from-%d-to-%d", rank, to);
+    tell(base, name, &byte, 1);
+  }
+  for (int from = 0; from < ranks; from++) {
+    snprintf(name, sizeof name, "from-%d-to-%d", from, rank);
+    hear(base, name, &byte, 1);
+  }
+}
+
 static void moves(void) {
   ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
   config.userProfilerTag = 7;
@@ -204,13 +218,15 @@ static void deaths(void) {
   OK(ncclCommDestroy(rest));
 }
 
-static void revocations(void) {
+static void revocations(const char* base) {
   int32_t value = 1;
   int gone[] = {2};
   ncclComm_t part, two;
   ncclResult_t state;
   OK(ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
   REFUSED(ncclInvalidArgument, "NCCL_REVOKE_DEFAULT", ncclCommRevoke(comm, 4));
+  /* A rank that revokes first ends the sums that others still wait for. */
+  meet_by_files(base);
   OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
   REFUSED(ncclInvalidUsage, "was revoked", ncclAllReduce(&value, &value, 1, ncclInt32, ncclSum, comm, NULL));
   REFUSED(ncclInvalidUsage, "was revoked", ncclCommFinalize(comm));
@@ -401,7 +417,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(what, "configurations")) configurations(argv[3]);
   else if (!strcmp(what, "shrinks")) shrinks();
   else if (!strcmp(what, "deaths")) { deaths(); return 0; }
-  else if (!strcmp(what, "revocations")) { revocations(); return 0; }
+  else if (!strcmp(what, "revocations")) { revocations(argv[3]); return 0; }
   else if (!strcmp(what, "grows")) grows(argv[3]);
   else if (!strcmp(what, "windows")) windows();
   else if (!strcmp(what, "simulations")) simulations();
