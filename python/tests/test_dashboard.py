@@ -18,7 +18,7 @@ from netsum.dashboard import operations, words
 from netsum.dashboard.errors import DashboardError
 from netsum.dashboard.events import EventLog
 from netsum.dashboard.operations import OperationLog
-from netsum.dashboard.rates import WINDOW_S, Rates
+from netsum.dashboard.rates import WINDOW_S, Rates, Totals
 from netsum.dashboard.server import Dashboard
 from netsum.dashboard.topology import topology
 from netsum.dashboard.view import View, edges, pauses
@@ -86,6 +86,35 @@ def test_rates_are_of_the_window_and_know_restarts() -> None:
     assert rates.growth("y") == 3.0 and WINDOW_S == 3.0
     rates.add(11.0, {"x": 1100.0, "new": 5e9})
     assert rates.growth("new") == 0.0, "what a process counted before it was seen is not of this window"
+
+
+def test_totals_survive_parts_that_come_back_and_restarts() -> None:
+    totals = Totals(2)
+    totals.add([("host", (5.0, 0.0)), ("tree", (1e9, 7.0))])
+    assert totals.sums == [0.0, 0.0], "what was counted before is not known to be new"
+    totals.add([("host", (6.0, 0.0))])
+    totals.add([("host", (6.0, 1.0)), ("tree", (1e9 + 10, 8.0))])
+    assert totals.sums == [11.0, 2.0]
+    totals.add([("host", (2.0, 1.0)), ("tree", (1e9 + 10, 8.0))])
+    assert totals.sums == [13.0, 2.0]
+
+
+def test_a_job_whose_trees_come_back_has_no_burst(fabric: SyntheticFabric) -> None:
+    view, rates = View(), []
+    for second in range(12):
+        status = fabric.status()
+        job = status["jobs"][0]
+        job.update(state="running")
+        for rank in job["ranks"]:
+            rank["statistics"].update(host_bytes_tx=0)
+            for tree in rank["statistics"]["trees"]:
+                tree.update(bytes_tx=10**9 + 1000 * second)
+            if second in (5, 6):
+                rank["statistics"].update(trees=[])
+        view.take(status, float(second))
+        rates.append(next(each for each in view.overview()["jobs"] if each["job"] == job["job"])["sum_bps"])
+    trees = len(fabric.status()["jobs"][0]["ranks"][0]["statistics"]["trees"])
+    assert trees and 0 < max(rates) <= 2 * 8 * 1000 * trees, rates
 
 
 def said(

@@ -1,7 +1,7 @@
 """Rates of counters that processes report once a second."""
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 
 WINDOW_S = 3.0
 """Counters arrive once a second at times of their own, so a shorter window would show waves that are not there."""
@@ -33,3 +33,23 @@ class Rates:
             # A process that has just come: what it counted before is not of this window.
             return 0.0
         return new - old if new >= old else new
+
+
+class Totals:
+    """What the counters of several parts have counted together since they were first seen.
+
+    Parts come and go, as the trees of a job do while its hosts add: what a part counted before it went is not counted
+    again when it comes back. A counter that decreased has been restarted.
+    """
+
+    def __init__(self, counters: int) -> None:
+        self._last: dict[Hashable, tuple[float, ...]] = {}
+        self.sums = [0.0] * counters
+
+    def add(self, parts: Iterable[tuple[Hashable, tuple[float, ...]]]) -> None:
+        """Take the counters that each part has now."""
+        for part, now in parts:
+            last = self._last.get(part, now)
+            self._last[part] = now
+            for at, (old, new) in enumerate(zip(last, now, strict=True)):
+                self.sums[at] += new - old if new >= old else new

@@ -1,13 +1,14 @@
 """From statuses to the figures that the page draws, several times a minute or a second."""
 
 import time
-from collections import defaultdict, deque
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from netsum.dashboard.rates import Rates
+from netsum.dashboard.rates import Rates, Totals
 from netsum.dashboard.topology import topology
 from netsum.dashboard.words import LinkLoad, Reason, Straggler, reasons, straggler, worth_telling
 from netsum.fabric import stragglers
@@ -23,6 +24,8 @@ HISTORY = 300
 POINT_S = 1.0
 METERED_S = 2.0
 """Switches report their meters once a second."""
+_OF_JOBS = ("job operations", "job bytes", "job results", "job resent", "job marks")
+_OF_SWITCHES = ("results", "switch marks")
 Shape = tuple[Any, ...]
 _OVER = ("ended", "abandoned")
 _STATES = {"up": 0, "expected": 1, "down": 2}
@@ -35,6 +38,8 @@ class View:
         self.status: ControllerStatus | None = None
         self.topology: dict[str, Any] = {"id": "", "nodes": [], "links": [], "switches": []}
         self._rates = Rates()
+        self._jobs: dict[int, Totals] = {}
+        self._switches: dict[str, Totals] = {}
         self._shape: Shape = ()
         self._places: dict[frozenset[str], int] = {}
         self._loads: list[tuple[float, float]] = []
@@ -51,7 +56,7 @@ class View:
         if shape != self._shape:
             self._shape, self.topology = shape, topology(status)
             self._places = {frozenset((link["a"], link["b"])): index for index, link in enumerate(status["links"])}
-        self._rates.add(at, _counters(status))
+        self._rates.add(at, self._counters(status))
         self._loads = [self._load(link) for link in status["links"]]
         self._read_meters(status, at)
         self._said = {job["job"]: self._reasons(job) for job in status["jobs"] if job["state"] not in _OVER}
@@ -119,6 +124,27 @@ class View:
             self._metered = {}
             for each in stragglers.between(earlier, status, at - before):
                 self._metered.setdefault(each["job"], []).append(each)
+
+    def _counters(self, status: ControllerStatus) -> dict[Any, float]:
+        """All counters of which the page shows rates."""
+        found: dict[Any, float] = {}
+        for link in status["links"]:
+            found["link", link["a"], link["b"]] = link["bytes_ab"]
+            found["link", link["b"], link["a"]] = link["bytes_ba"]
+        switches = {switch["name"]: switch for switch in status["switches"]}
+        self._switches = {name: self._switches.get(name) or Totals(len(_OF_SWITCHES)) for name in switches}
+        for name, switch in switches.items():
+            found["drops", name] = sum(switch["drops"].values())
+            totals = self._switches[name]
+            totals.add(((tree["job"], tree["tree"]), (tree["results"], tree["marks"])) for tree in switch["trees"])
+            found.update(((what, name), count) for what, count in zip(_OF_SWITCHES, totals.sums, strict=True))
+        jobs = {job["job"]: job for job in status["jobs"] if job["state"] not in _OVER}
+        self._jobs = {number: self._jobs.get(number) or Totals(len(_OF_JOBS)) for number in jobs}
+        for number, job in jobs.items():
+            totals = self._jobs[number]
+            totals.add(_parts(job))
+            found.update(((what, number), count) for what, count in zip(_OF_JOBS, totals.sums, strict=True))
+        return found
 
     def _switch(self, switch: SwitchStatus) -> list[float]:
         name = switch["name"]
@@ -269,6 +295,16 @@ class View:
             self._history.setdefault(job["job"], deque(maxlen=HISTORY)).append(point)
 
 
+def _parts(job: JobStatus) -> Iterator[tuple[Any, tuple[float, ...]]]:
+    """The counters `_OF_JOBS` of each rank's host path and trees."""
+    for rank in job["ranks"]:
+        if each := rank["statistics"]:
+            yield rank["rank"], (each["operations"], each["host_bytes_tx"], 0, 0, 0)
+            for tree in each["trees"]:
+                counted = (0, tree["bytes_tx"], tree["results"], tree["retransmits"], tree["marks"])
+                yield (rank["rank"], tree["tree"]), counted
+
+
 def _shape(status: ControllerStatus) -> Shape:
     """What the topology follows from."""
     hosts = tuple(host["name"] for host in status["hosts"])
@@ -338,28 +374,3 @@ def _straggler(found: Straggler | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {"rank": found.rank["rank"], "host": found.rank["host"], "pid": found.rank["pid"], "late_s": found.late_s}
-
-
-def _counters(status: ControllerStatus) -> dict[Any, float]:
-    """All counters of which the page shows rates."""
-    found: dict[Any, float] = {}
-    for link in status["links"]:
-        found["link", link["a"], link["b"]] = link["bytes_ab"]
-        found["link", link["b"], link["a"]] = link["bytes_ba"]
-    for switch in status["switches"]:
-        found["drops", switch["name"]] = sum(switch["drops"].values())
-        found["results", switch["name"]] = sum(tree["results"] for tree in switch["trees"])
-        found["switch marks", switch["name"]] = sum(tree["marks"] for tree in switch["trees"])
-    for job in status["jobs"]:
-        sums: dict[str, float] = defaultdict(float)
-        for each in _statistics(job):
-            sums["job operations"] += each["operations"]
-            sums["job bytes"] += each["host_bytes_tx"]
-            for tree in each["trees"]:
-                sums["job bytes"] += tree["bytes_tx"]
-                sums["job results"] += tree["results"]
-                sums["job resent"] += tree["retransmits"]
-                sums["job marks"] += tree["marks"]
-        for name, value in sums.items():
-            found[name, job["job"]] = value
-    return found

@@ -22,7 +22,7 @@ export const Chart = ({ title, data, series, axis }) => {
       scales: { y: { range: (_, __, most) => [0, most > 0 ? most * 1.1 : 1] } },
       axes: [
         { stroke: paint.soft, grid, ticks: grid, font, space: 80, values: (_, ticks) => ticks.map(clock) },
-        { stroke: paint.soft, grid, ticks: grid, font, size: 68, values: (_, ticks) => ticks.map(axis) },
+        { stroke: paint.soft, grid, ticks: grid, font, size: 84, values: (_, ticks) => ticks.map(axis) },
       ],
       series: [
         { label: "time", value: (_, at) => (at == null ? "–" : clock(at)) },

@@ -19,7 +19,7 @@ const Cards = ({ job }) => {
     [duration(job.exposed_s), "exposed communication per step"],
     [rate(job.sum_bps), "sent per rank"],
     [bytes(job.saved_bytes), job.saved_share > 0 ? `saved on hosts' links: ${percent(job.saved_share)} of a ring` : "saved against a ring"],
-    [job.window ? `${job.window} of ${job.window_max}` : "–", `window, fragments; round trip ${job.rtt_us} µs`],
+    [job.window ? `${job.window} of ${job.window_max}` : "–", `window, fragments; round trip ${duration(job.rtt_us / 1e6)}`],
     [String(job.recoveries), job.recoveries ? `pauses, ${duration(job.paused_s)} in all` : "pauses"],
     [percent(job.resent), `sent again; ${percent(job.marked)} marked`],
   ];
@@ -36,7 +36,7 @@ const Ranks = ({ job }) => html`<section class="two" id="ranks"><h2>Ranks</h2><$
   ["step", (rank) => rank.step_s, (rank) => duration(rank.step_s)],
   ["waits", (rank) => rank.exposed_s, (rank) => duration(rank.exposed_s)],
   ["window", (rank) => rank.window, (rank) => rank.window ?? "–"],
-  ["round trip", (rank) => rank.rtt_us, (rank) => (rank.rtt_us ? `${rank.rtt_us} µs` : "–")],
+  ["round trip", (rank) => rank.rtt_us, (rank) => (rank.rtt_us ? duration(rank.rtt_us / 1e6) : "–")],
   ["resent", (rank) => rank.resent, (rank) => rank.resent.toLocaleString("en")],
   ["marks", (rank) => rank.marks, (rank) => rank.marks.toLocaleString("en")],
 ]} /></section>`;

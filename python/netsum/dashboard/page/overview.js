@@ -35,11 +35,11 @@ export const Level = ({ level }) => html`<i class=${`dot ${level}`} role="img" a
 export const JOB_COLUMNS = [
   ["job", (job) => job.job, (job) => html`<${Level} level=${OVER.has(job.state) ? "info" : job.level} /><a href=${`#/job/${job.job}`}>${job.job} ${job.name}</a>${job.state === "running" ? "" : ` (${job.state})`}`, "left"],
   ["tenant", (job) => job.tenant, (job) => job.tenant],
-  ["ranks", (job) => job.size, (job) => (job.connected < job.size ? html`<span class="warn">${job.connected} of ${job.size}</span>` : job.size)],
+  ["ranks", (job) => job.size, (job) => (job.connected < job.size && !OVER.has(job.state) ? html`<span class="warn">${job.connected} of ${job.size}</span>` : job.size)],
   ["step", (job) => job.step_s, (job) => duration(job.step_s)],
   ["overlap", (job) => job.overlap, (job) => percent(job.overlap)],
-  ["sends", (job) => job.sum_bps, (job) => rate(job.sum_bps)],
-  ["saved", (job) => job.saved_bytes, (job) => bytes(job.saved_bytes)],
+  ["sends", (job) => job.sum_bps, (job) => (OVER.has(job.state) ? "–" : rate(job.sum_bps))],
+  ["saved", (job) => job.saved_bytes, (job) => (OVER.has(job.state) && !job.saved_bytes ? "–" : bytes(job.saved_bytes))],
   ["trees", (job) => job.trees, (job) => job.trees || "hosts"],
   ["window", (job) => job.window, (job) => job.window || "–"],
   ["pauses", (job) => job.recoveries, (job) => (job.recoveries ? `${job.recoveries}, ${duration(job.paused_s)}` : "0")],
@@ -82,8 +82,7 @@ const Switches = ({ shape, view }) => {
   const rows = order.filter((each) => `${each.name} ${each.role} ${each.host}`.includes(words));
   return html`<section id="switches"><h2>Switches and servers ${down.length ? html`<span class="bad">${down.length} down</span>` : html`<span class="soft">all up</span>`}${all.length > 8 && html`<${Filter} value=${words} set=${setWords} what="switches" />`}</h2>
     <${Table} rows=${rows} label="switches" few=${12} stacked=${false} columns=${[
-      ["name", (each) => each.name, (each) => html`<${Level} level=${["good", "warn", "bad"][each.figure[0]]} />${each.name}`, "left"],
-      ["state", null, (each) => (each.figure[0] === UP ? "up" : html`<b class=${each.figure[0] === DOWN ? "bad" : "warn"}>${each.figure[0] === DOWN ? "down" : "expected"}</b>`)],
+      ["name", (each) => each.name, (each) => html`<${Level} level=${["good", "warn", "bad"][each.figure[0]]} />${each.name}${each.figure[0] === UP ? "" : html` <b class=${each.figure[0] === DOWN ? "bad" : "warn"}>${each.figure[0] === DOWN ? "down" : "expected"}</b>`}`, "left"],
       ["leased", (each) => each.figure[3], (each) => html`${memory(each.figure[3])} <span class="soft">of ${memory(each.figure[4])}</span>`],
       ["marks", (each) => each.figure[6], (each) => percent(each.figure[6])],
       ["drops/s", (each) => each.figure[5], (each) => each.figure[5]],

@@ -24,9 +24,10 @@ export const Timeline = ({ operations, pauses, step, now }) => {
   const [told, setTold] = useState(null);
   const [held, setHeld] = useState(null);
   const ranks = Object.entries(operations.ranks).slice(0, ROWS);
-  const newest = Math.max(0, ...ranks.map(([, rows]) => (rows.length ? rows.at(-1)[3] + (rows.at(-1)[4] ?? 0) : 0)));
+  const latest = ranks.flatMap(([, rows]) => rows.slice(-1).map(([, , , called, lasts]) => called + (lasts ?? 0)));
+  // Ranks report once a second, one after the other: the last span of which all ranks have told, unless one is silent.
+  const newest = latest.length ? Math.max(...latest.map((at) => at - 2), Math.min(...latest)) : 0;
   const seconds = zoom ?? span(step);
-  // Live, the newest end is at the right: reports arrive once a second.
   const end = until ?? (newest || now);
   const begin = end - seconds;
   const many = Object.keys(operations.ranks).length;
