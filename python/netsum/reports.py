@@ -48,6 +48,8 @@ class TreeView(TypedDict):
     rtt_us: float
     results: int
     retransmits: int
+    spurious_retransmits: int
+    """Of them, those that were not needed: nothing had been lost."""
     marks: int
     bytes_tx: int
     bytes_rx: int
@@ -317,6 +319,8 @@ class WorkerTree(TypedDict):
     rtt_ns: int
     results: int
     retransmits: int
+    spurious_retransmits: int
+    """Of them, those that were not needed: nothing had been lost."""
     marks: int
     bytes_tx: int
     bytes_rx: int

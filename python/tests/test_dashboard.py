@@ -120,11 +120,11 @@ def test_a_job_whose_trees_come_back_has_no_burst(fabric: SyntheticFabric) -> No
 def said(
     job: dict,
     loads: list[words.LinkLoad] | None = None,
-    resent: float = 0.0,
+    lost: float = 0.0,
     marked: float = 0.0,
     metered: list[Straggler] | None = None,
 ) -> list[str]:
-    return [reason.text for reason in words.reasons(job, time.time(), loads or [], resent, marked, metered or [])]
+    return [reason.text for reason in words.reasons(job, time.time(), loads or [], lost, marked, metered or [])]
 
 
 def test_each_reason_is_said_when_it_holds_and_not_else(fabric: SyntheticFabric) -> None:
@@ -147,7 +147,7 @@ def test_each_reason_is_said_when_it_holds_and_not_else(fabric: SyntheticFabric)
         assert not any(text in sentence for sentence in healthy)
     assert any("is full (90%)" in each for each in said(job, loads=[words.LinkLoad("a", "b", 0.9)]))
     assert said(job, loads=[words.LinkLoad("a", "b", 0.5)]) == healthy
-    assert any("sent again" in each for each in said(job, resent=0.02))
+    assert any("are lost" in each for each in said(job, lost=0.02))
     assert any("mark of congestion" in each for each in said(job, marked=0.5))
     for rank in job["ranks"]:
         rank["statistics"]["step"]["exposed_s"] = 0.004

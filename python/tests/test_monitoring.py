@@ -99,6 +99,7 @@ def hostile_status() -> dict:
         "rtt_ns": 7,
         "results": 1,
         "retransmits": 1,
+        "spurious_retransmits": 1,
         "marks": 1,
         "bytes_tx": 1,
         "bytes_rx": 1,

@@ -18,7 +18,8 @@ NOW = 1000.0
 
 
 def _stats(**trees: Any) -> dict[str, Any]:
-    tree = {"tree": 0, "switch": "rack0", "window": 32, "results": 0, "retransmits": 0, "marks": 0, "waiting_for": 0}
+    counters = dict.fromkeys(("results", "retransmits", "spurious_retransmits", "marks", "waiting_for"), 0)
+    tree = {"tree": 0, "switch": "rack0", "window": 32, **counters}
     return {"job": 7, "trees": [{**tree, **trees}], "pauses": []}
 
 
@@ -220,6 +221,32 @@ CASES: dict[str, tuple[Case, str, tuple[int, ...]]] = {
         ),
         "lossy link",
         (2,),
+    ),
+    "lossy up, and others send again in vain": (
+        _case(
+            *[
+                _process(
+                    rank,
+                    _calls(20, 0.1),
+                    stats=_stats(results=500, retransmits=110, spurious_retransmits=20 if rank == 2 else 105),
+                )
+                for rank in range(4)
+            ],
+            first=_grown()[0],
+        ),
+        "lossy link",
+        (2,),
+    ),
+    "all send again in vain": (
+        _case(
+            *[
+                _process(rank, _calls(20, 0.1), stats=_stats(results=500, retransmits=100, spurious_retransmits=95))
+                for rank in range(4)
+            ],
+            first=_grown()[0],
+        ),
+        "well",
+        (),
     ),
     "late": (
         _case(

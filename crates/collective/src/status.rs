@@ -155,6 +155,7 @@ impl Pause {
 pub(crate) struct Past {
     results: u64,
     resent: u64,
+    spurious: u64,
     marked: u64,
 }
 
@@ -173,6 +174,8 @@ pub struct TreeView {
     pub results: u64,
     /// Fragments that were sent again.
     pub retransmits: u64,
+    /// Of these, those that were not needed: the tree waited for others, or the result was on its way.
+    pub spurious_retransmits: u64,
     /// Results with a congestion mark.
     pub marks: u64,
     /// Its share of the bytes sent on the socket, by packets.
@@ -201,6 +204,7 @@ impl Status {
         for (past, tree) in self.past.iter_mut().zip(trees) {
             past.results += tree.results;
             past.resent += tree.resent;
+            past.spurious += tree.spurious;
             past.marked += tree.marked;
         }
     }
@@ -237,6 +241,7 @@ impl Status {
             rtt_ns: (view.rtt_us * 1e3) as u64,
             results: view.results,
             retransmits: view.retransmits,
+            spurious_retransmits: view.spurious_retransmits,
             marks: view.marks,
             bytes_tx: view.bytes_tx,
             bytes_rx: view.bytes_rx,
@@ -268,6 +273,7 @@ impl Status {
             rtt_us: now.rtt_ns as f64 / 1e3,
             results: past(tree).results + now.results,
             retransmits: past(tree).resent + now.resent,
+            spurious_retransmits: past(tree).spurious + now.spurious,
             marks: past(tree).marked + now.marked,
             bytes_tx: part(stats.sent.bytes, now.sent + now.resent, sent),
             bytes_rx: part(stats.received.bytes, now.results, results),

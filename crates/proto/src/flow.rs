@@ -27,10 +27,13 @@ pub struct TreeStats {
     pub in_flight: u32,
     /// Smoothed round trip.
     pub rtt_ns: u64,
-    /// Fragments sent, first time.
-    pub sent: u64,
     /// Fragments sent for the first time.
+    pub sent: u64,
+    /// Fragments sent again.
     pub resent: u64,
+    /// Of these, those that were not needed (RFC 5682: spurious): the tree had the fragment and waited for others, or the
+    /// result was on its way.
+    pub spurious: u64,
     /// Results accepted.
     pub results: u64,
     /// Results with a mark of congestion.
@@ -181,6 +184,7 @@ impl TreeFlow {
 
     /// Handles a report that the own contribution to `number` is counted and others' are not: this is no loss.
     pub(crate) fn wait(&mut self, now: Time, number: u64, ranks: u64) -> Result<(), DropReason> {
+        self.stats.spurious += 1;
         if !self.flight.covers(number) || self.flight.is_received(number) {
             return Err(DropReason::Unexpected);
         }

@@ -11,8 +11,8 @@ use netsum_proto::panama::*;
 use netsum_proto::{CongestionRule, Refusal, Time};
 use netsum_wire::*;
 use proptest::prelude::*;
-use world::network::start;
-use world::{Faults, Layout, Random, World};
+use world::network::{End, start};
+use world::{FIRST_HOST, Faults, Layout, Random, World};
 
 const SECOND: u64 = 1_000_000_000;
 /// Limit of simulated time. A fragment that 14 workers send over three levels, each hop losing 9 %, takes seconds; some
@@ -389,6 +389,40 @@ fn a_straggler_is_named() {
     for (host, late) in [(3, 0b0100), (0, 0b1100), (1, 0b1100)] {
         assert_eq!(waits(host).waiting_for, late, "host {host}");
         assert_eq!(waits(host).window, 10, "waiting is no congestion");
+        let stats = waits(host);
+        assert!(
+            stats.spurious > 0 && stats.resent - stats.spurious <= 1,
+            "nothing is lost: {stats:?}"
+        );
+    }
+}
+
+/// Fragments that a lossy link makes all ranks send again are spurious at all but the rank of that link.
+#[test]
+fn losses_are_told_from_spurious_retransmissions() {
+    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+    let numel = 16 * 2000;
+    for end in [End::From(FIRST_HOST + 1), End::To(FIRST_HOST + 1)] {
+        let layout = Layout { workers: 8, trees: 1, window_max: 64, ..Layout::default() };
+        let mut world = World::new(1, layout, Faults { jitter_ns: 5_000, ..Faults::default() });
+        world.network.lossy = Some((end, 0.1));
+        let job = world.add_job();
+        world.submit(job, format, numel, |rank| bits(format, numel, seed_of(job, 0, rank)));
+        assert!(world.run(BOUND, World::all_done));
+        check_sums(&world).unwrap();
+        let lost = world.network.lost;
+        assert!(lost > 100);
+        for (host, machine) in world.hosts.iter().enumerate() {
+            let stats = machine.machine.as_ref().unwrap().tree_stats().next().unwrap();
+            let needed = stats.resent - stats.spurious;
+            let up = matches!(end, End::From(_));
+            match host {
+                1 => assert_eq!(needed, lost, "{end:?}: {stats:?}"),
+                // Some cross the rank's own second attempt, which the sum waited for, so that nothing answers them.
+                _ if up => assert!(needed < lost / 2, "host {host}: {lost} lost, {stats:?}"),
+                _ => assert_eq!(needed, 0, "host {host}: {stats:?}"),
+            }
+        }
     }
 }
 

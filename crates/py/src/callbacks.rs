@@ -2,7 +2,9 @@
 //! that complete operations.
 
 use std::cell::{Cell, RefCell};
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Sender, unbounded};
 use parking_lot::Mutex;
@@ -12,11 +14,22 @@ use crate::SIGNAL_CHECK;
 
 /// Two, as Gloo has run loops: a callback that waits does not delay the next one.
 const THREADS: usize = 2;
+/// How long the end of the interpreter waits for callbacks that have begun; one may block.
+const END_PATIENCE: Duration = Duration::from_secs(5);
+const END_POLL: Duration = Duration::from_millis(1);
 
 struct Pool {
     /// Process id: a forked child has none of its parent's threads.
     process: u32,
     queue: Sender<Py<PyAny>>,
+    running: Arc<Running>,
+}
+
+/// Callbacks that have begun, and whether others may.
+#[derive(Default)]
+struct Running {
+    count: AtomicUsize,
+    ends: AtomicBool,
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(None);
@@ -35,15 +48,37 @@ pub(crate) fn call(callback: Py<PyAny>) {
 
 fn start(process: u32) -> Pool {
     let (queue, inbox) = unbounded::<Py<PyAny>>();
+    let running = Arc::new(Running::default());
     for _ in 0..THREADS {
-        let inbox = inbox.clone();
+        let (inbox, running) = (inbox.clone(), running.clone());
         std::thread::spawn(move || {
             for callback in inbox {
-                run(&callback);
+                running.count.fetch_add(1, Ordering::SeqCst);
+                if !running.ends.load(Ordering::SeqCst) {
+                    run(&callback);
+                }
+                running.count.fetch_sub(1, Ordering::SeqCst);
             }
         });
     }
-    Pool { process, queue }
+    Pool { process, queue, running }
+}
+
+/// Lets no more callbacks begin, and waits for those that have: when the interpreter has ended, a thread that asks for
+/// its lock is unwound, which C++ code above it answers by ending the process.
+#[pyfunction]
+pub(crate) fn end_callbacks(py: Python<'_>) {
+    let pool = POOL.lock();
+    let known = pool.as_ref().filter(|pool| pool.process == std::process::id());
+    let Some(running) = known.map(|pool| pool.running.clone()) else { return };
+    drop(pool);
+    running.ends.store(true, Ordering::SeqCst);
+    py.detach(|| {
+        let until = Instant::now() + END_PATIENCE;
+        while running.count.load(Ordering::SeqCst) > 0 && Instant::now() < until {
+            std::thread::sleep(END_POLL);
+        }
+    });
 }
 
 fn run(callback: &Py<PyAny>) {

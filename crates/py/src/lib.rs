@@ -153,6 +153,8 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     let filter = EnvFilter::try_from_env("NETSUM_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let _ = log.try_init();
+    let end_callbacks = wrap_pyfunction!(callbacks::end_callbacks, module)?;
+    py.import("atexit")?.call_method1("register", (end_callbacks,))?;
     errors::register(py, module)?;
     module.add("PROTOCOLS", PyTuple::new(py, netsum_collective::PROTOCOLS)?)?;
     module.add("CONGESTION_RULES", PyTuple::new(py, netsum_collective::congestion_rules())?)?;

@@ -24,7 +24,7 @@ HISTORY = 300
 POINT_S = 1.0
 METERED_S = 2.0
 """Switches report their meters once a second."""
-_OF_JOBS = ("job operations", "job bytes", "job results", "job resent", "job marks")
+_OF_JOBS = ("job operations", "job bytes", "job results", "job lost", "job marks")
 _OF_SWITCHES = ("results", "switch marks")
 Shape = tuple[Any, ...]
 _OVER = ("ended", "abandoned")
@@ -111,9 +111,9 @@ class View:
         }
 
     def _reasons(self, job: JobStatus) -> list[Reason]:
-        resent, marked = self._shares(job)
+        lost, marked = self._shares(job)
         metered = self._metered.get(job["job"], [])
-        return reasons(job, time.time(), self._loads_of(job), resent, marked, metered)
+        return reasons(job, time.time(), self._loads_of(job), lost, marked, metered)
 
     def _read_meters(self, status: ControllerStatus, at: float) -> None:
         """Compare the switches' meters with those of some time ago."""
@@ -183,14 +183,14 @@ class View:
         results = self._rates.growth(("job results", number))
         if not results:
             return 0.0, 0.0
-        resent = self._rates.growth(("job resent", number)) / results
-        return resent, min(self._rates.growth(("job marks", number)) / results, 1.0)
+        lost = self._rates.growth(("job lost", number)) / results
+        return lost, min(self._rates.growth(("job marks", number)) / results, 1.0)
 
     def _summary(self, job: JobStatus) -> dict[str, Any]:
         number, size = job["job"], job["size"]
         statistics = _statistics(job)
         trees = [tree for each in statistics for tree in each["trees"]]
-        resent, marked = self._shares(job)
+        lost, marked = self._shares(job)
         late = straggler(job)
         said = self._said.get(number, [])
         paused = pauses(job)
@@ -212,7 +212,7 @@ class View:
             "saved_share": 1 - size / (2 * (size - 1)) if size > 2 and sent else 0.0,
             "window": min((tree["window"] for tree in trees), default=0),
             "rtt_us": round(max((tree["rtt_ns"] for tree in trees), default=0) / 1e3),
-            "resent": round(resent, 4),
+            "lost": round(lost, 4),
             "marked": round(marked, 4),
             "recoveries": len(paused),
             "paused_s": round(sum(pause["seconds"] for pause in paused), 3),
@@ -301,7 +301,8 @@ def _parts(job: JobStatus) -> Iterator[tuple[Any, tuple[float, ...]]]:
         if each := rank["statistics"]:
             yield rank["rank"], (each["operations"], each["host_bytes_tx"], 0, 0, 0)
             for tree in each["trees"]:
-                counted = (0, tree["bytes_tx"], tree["results"], tree["retransmits"], tree["marks"])
+                lost = tree["retransmits"] - tree["spurious_retransmits"]
+                counted = (0, tree["bytes_tx"], tree["results"], lost, tree["marks"])
                 yield (rank["rank"], tree["tree"]), counted
 
 

@@ -49,15 +49,15 @@ class Straggler:
 
 
 def reasons(
-    job: JobStatus, now: float, loads: list[LinkLoad], resent: float, marked: float, metered: list[Metered]
+    job: JobStatus, now: float, loads: list[LinkLoad], lost: float, marked: float, metered: list[Metered]
 ) -> list[Reason]:
     """The sentences about a live job, the most important first.
 
-    loads: of the links on its trees. resent, marked: shares of packets in the last seconds. metered: for whom its
+    loads: of the links on its trees. lost, marked: shares of packets in the last seconds. metered: for whom its
     switches wait. now: seconds since 1970.
     """
     found = [*_ranks(job), *_path(job), *_pauses(job, now), *_straggler(job), *_metered(job, metered)]
-    found += _network(job, loads, resent, marked)
+    found += _network(job, loads, lost, marked)
     order = {"bad": 0, "warn": 1, "info": 2, "good": 3}
     found.sort(key=lambda reason: order[reason.level])
     return [*found, *_balance(job, bool(found))]
@@ -152,14 +152,14 @@ def _straggler(job: JobStatus) -> Iterator[Reason]:
         yield Reason("warn", text, "Look for a slow loader, a busy core or a throttled device on that host.")
 
 
-def _network(job: JobStatus, loads: list[LinkLoad], resent: float, marked: float) -> Iterator[Reason]:
+def _network(job: JobStatus, loads: list[LinkLoad], lost: float, marked: float) -> Iterator[Reason]:
     full = max(loads, key=lambda link: link.load, default=None)
     if full and full.load >= FULL:
         text = f"The link {full.source} → {full.target} is full ({full.load:.0%})."
         yield Reason("warn", text, "More trees, another placement of ranks, or bfloat16 gradients relieve it.")
-    if resent >= LOSS:
-        worst = max(job["ranks"], key=_resent)
-        text = f"{resent:.1%} of the packets are sent again, most of them by rank {worst['rank']} ({worst['host']})."
+    if lost >= LOSS:
+        worst = max(job["ranks"], key=_lost)
+        text = f"{lost:.1%} of the packets are lost, most of them those of rank {worst['rank']} ({worst['host']})."
         yield Reason("warn", text, "One rank: its cable or card. All ranks of a rack: their switch or its uplink.")
     if marked >= MARKED:
         text = f"{marked:.0%} of the results carry a mark of congestion: other traffic shares the links."
@@ -193,8 +193,9 @@ def _balance(job: JobStatus, troubled: bool) -> Iterator[Reason]:
     yield Reason("info", text, advice)
 
 
-def _resent(rank: RankStatus) -> int:
-    return sum(tree["retransmits"] for tree in rank["statistics"]["trees"]) if rank["statistics"] else 0
+def _lost(rank: RankStatus) -> int:
+    trees = rank["statistics"]["trees"] if rank["statistics"] else []
+    return sum(tree["retransmits"] - tree["spurious_retransmits"] for tree in trees)
 
 
 def _list(numbers: list[int], what: str = "rank") -> str:

@@ -9,8 +9,9 @@ from netsum.reports import JobStatus, Straggler
 
 RESENT_MIN = 60
 """Packets sent again between two rounds; a few are lost on healthy networks."""
-RESENT_SHARE = 0.08
-"""Of a rank's fragments, from each round to the next: a rank that had no processor sends a whole window again, once."""
+LOST_SHARE = 0.08
+"""Of a rank's fragments, from each round to the next, that were sent again because they or their results were lost.
+What a busy host or a late rank makes others send again is spurious, and mostly known as that."""
 MARKED_SHARE = 0.9
 """Share of results with a congestion mark: congestion control keeps it far below on a link that is merely full."""
 RESULTS_MIN = 50
@@ -176,8 +177,9 @@ def growth_of_trees(group: str, before: Process, now: Process) -> dict[tuple[int
     found = {}
     for tree in _trees(group, now):
         last = old.get(tree["tree"], tree)
-        names = ("results", "retransmits", "marks")
+        names = ("results", "retransmits", "spurious_retransmits", "marks")
         growth = {name: max(int(tree[name]) - int(last[name]), 0) for name in names}
+        growth["lost"] = max(growth["retransmits"] - growth["spurious_retransmits"], 0)
         found[(tree["tree"], str(tree["switch"]), int(tree["waiting_for"]))] = {**growth, "window": int(tree["window"])}
     return found
 
@@ -191,6 +193,7 @@ def _trees(group: str, process: Process) -> list[dict[str, Any]]:
 class _Growth:
     results: int = 0
     resent: int = 0
+    lost: int = 0
     marks: int = 0
     window: int = 0
     missing: int = 0
@@ -206,6 +209,7 @@ def _growths(case: Case) -> dict[int, _Growth]:
         for (_, switch, missing), growth in growth_of_trees(case.group, before, process).items():
             total.results += growth["results"]
             total.resent += growth["retransmits"]
+            total.lost += growth["lost"]
             total.marks += growth["marks"]
             total.window = max(total.window, growth["window"])
             total.missing |= missing
@@ -229,7 +233,7 @@ def judge(case: Case, stuck: bool) -> Finding | None:
         return Finding("large packets", (rank,), link, words)
     resent = {rank: growth.resent for rank, growth in growths.items()}
     results = sum(growth.results for growth in growths.values())
-    if results > 0 and sum(resent.values()) >= RESENT_MIN and _resent_share(case) >= RESENT_SHARE:
+    if results > 0 and sum(resent.values()) >= RESENT_MIN and _lost_share(case) >= LOST_SHARE:
         return _lossy(case, growths, late)
     if (stuck or _same_operation(case)) and sum(resent.values()) > 0 and results == 0:
         missing = growths and _missing(growths)
@@ -311,15 +315,15 @@ def _has_small_window(growths: dict[int, _Growth], rank: int) -> bool:
     return 10 * own.marks <= own.results and own.window < min(WINDOW_MIN, max(siblings) / 4)
 
 
-def _resent_share(case: Case) -> float:
-    """The share of its fragments that a rank sends again, of that rank for which it is largest: from each round to the
-    next, the smaller one."""
+def _lost_share(case: Case) -> float:
+    """The share of a rank's fragments that are lost, or whose results are, of that rank for which it is largest: from
+    each round to the next, the smaller one."""
     shares: dict[int, list[float]] = {}
     for first, last in itertools.pairwise(case.rounds):
         for rank, process in last.processes.items():
             growths = growth_of_trees(case.group, first.processes.get(rank, process), process).values()
-            resent, results = (sum(growth[name] for growth in growths) for name in ("retransmits", "results"))
-            shares.setdefault(rank, []).append(resent / max(resent + results, 1))
+            lost, results = (sum(growth[name] for growth in growths) for name in ("lost", "results"))
+            shares.setdefault(rank, []).append(lost / max(lost + results, 1))
     return max((min(each) for each in shares.values()), default=0.0)
 
 
@@ -376,7 +380,7 @@ def _awaited(case: Case, tree: int) -> dict[str, dict[str, int]]:
 def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, str], float] | None) -> Finding:
     """Results lost on their way down make one rank send again; fragments lost on their way up make all do so, and most
     of all the rank whose fragments they are."""
-    most = max(growths, key=lambda rank: growths[rank].resent)
+    most = max(growths, key=lambda rank: growths[rank].lost)
     others = [growth.resent for rank, growth in growths.items() if rank != most]
     alone = 2 * growths[most].resent >= 3 * max(max(others, default=0), 1)
     rank, direction = most, "down" if alone else "up"
@@ -386,8 +390,8 @@ def _lossy(case: Case, growths: dict[int, _Growth], late: tuple[str, tuple[str, 
         return Finding("lossy link", (), link, f"{link} loses packets: ranks send again what was lost")
     link = _link_of(case, rank, growths)
     growth = growths[rank]
-    share = growth.resent / max(growth.resent + growth.results, 1)
-    words = f"{link} loses packets on the way {direction}: rank {rank} sent {share:.1%} of its fragments again"
+    share = growth.lost / max(growth.lost + growth.results, 1)
+    words = f"{link} loses packets on the way {direction}: rank {rank} sent {share:.1%} of its fragments again for it"
     return Finding("lossy link", (rank,), link, words)
 
 

@@ -163,6 +163,11 @@ COUNTERS: tuple[Figure, ...] = (
     ("tree_received_bytes", "Bytes that a rank received from switches", lambda s: _over_trees(s, "bytes_rx")),
     ("results", "Results that a rank received", lambda s: _over_trees(s, "results")),
     ("retransmissions", "Packets that a rank sent again", lambda s: _over_trees(s, "retransmits")),
+    (
+        "spurious_retransmissions",
+        "Of them, those that were not needed",
+        lambda s: _over_trees(s, "spurious_retransmits"),
+    ),
     ("marks", "Results with a mark of congestion", lambda s: _over_trees(s, "marks")),
 )
 

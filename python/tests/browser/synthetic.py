@@ -140,6 +140,7 @@ class SyntheticFabric:
             "rtt_ns": 84_000,
             "results": int(age * 900),
             "retransmits": int(age * 2),
+            "spurious_retransmits": int(age),
         }
         statistics = {
             "trees": [{**tree, "marks": int(age * 40), "bytes_tx": sent, "bytes_rx": sent}],

@@ -357,3 +357,37 @@ def test_torchrun_starts_all_ranks_again_when_one_dies(tmp_path):
     assert ended.returncode == 0, ended.stderr[-3000:]
     assert sorted(path.name for path in tmp_path.glob("*-*")) == ["2-0", "2-1"]
     assert re.search(r"netsum.*rank 1|rank 1.*netsum", ended.stderr), "the survivor names who died"
+
+
+PROGRAM_WHOSE_CALLBACKS_RUN_AT_THE_END = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import netsum.torch
+
+rank = int(sys.argv[2])
+dist.init_process_group("netsum", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=2)
+dist.all_reduce(torch.ones(4))
+if rank == 1:
+    os._exit(0)
+
+
+def late(done):
+    for _ in range(50):
+        torch.ones(3).sum()
+        time.sleep(0.001)
+    return done.value()
+
+
+later = [dist.all_reduce(torch.ones(1000), async_op=True).get_future().then(late) for _ in range(3)]
+later[0].wait()
+"""
+
+
+def test_an_error_at_the_end_of_a_program_is_no_crash(tmp_path: Path):
+    program = (sys.executable, "-c", PROGRAM_WHOSE_CALLBACKS_RUN_AT_THE_END, str(tmp_path / "meeting"))
+    started = [subprocess.Popen([*program, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(2)]
+    said = started[0].communicate(timeout=300)[1]
+    started[1].communicate(timeout=300)
+    assert started[0].returncode == 1, said
+    assert "rank 1" in said, said

@@ -8,6 +8,7 @@
 //! the coordinator twice would take longer than the switches. Both only *try* to lock the coordinator's state, and leave
 //! the operation to its thread if they cannot: it waits for the data thread, and for the lock of the caller, in turn.
 
+mod departures;
 mod disputes;
 mod handover;
 mod job;
@@ -40,6 +41,7 @@ use crate::messages::MessageKind;
 use crate::queue::OpQueue;
 use crate::recorder::RecorderReport;
 use crate::status::Status;
+use departures::Stalled;
 use disputes::Disputes;
 
 /// Events of the coordinator's thread.
@@ -142,6 +144,7 @@ impl Coordinator {
             beat: Instant::now(),
             plan_works: false,
             disputes: Disputes::default(),
+            stalled: None,
         };
         let driver = state.driver.clone();
         let state = Arc::new(Mutex::new(state));
@@ -256,6 +259,7 @@ struct State {
     /// Whether the trees of the plan in use have summed an operation.
     plan_works: bool,
     disputes: Disputes,
+    stalled: Option<Stalled>,
 }
 
 impl State {
@@ -426,6 +430,7 @@ impl State {
         self.watch_silence();
         self.watch_disputes(now);
         self.watch_calls();
+        self.watch_departures(now);
         self.watch_deadlines(now);
         if self.core.failure().is_none() {
             self.machine.handle_timeout(self.now());

@@ -311,6 +311,25 @@ fn a_timeout_on_trees_names_the_missing_ranks() {
 }
 
 #[test]
+fn ranks_do_not_wait_for_one_that_has_left() {
+    let world = World::new();
+    world.run(|rank, group| {
+        check(group, rank, Dtype::F32, ReduceOp::Sum, 10_000, 1);
+        if rank == 2 {
+            group.close();
+            return;
+        }
+        let timeout = Duration::from_secs(600);
+        let work = group.allreduce(buffer(&vec![0; 40_000]), Dtype::F32, SUM, timeout);
+        let error = work.wait(None).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, Error::Left { rank: 2, .. }), "{text}");
+        assert!(text.contains("allreduce float32[10000] sum"), "{text}");
+        assert!(text.contains("rank 2 (host h2, pid "), "{text}");
+    });
+}
+
+#[test]
 fn different_calls_on_trees_are_an_error_at_every_rank() {
     let world = World::new();
     let errors = world.run(|rank, group| {

@@ -104,8 +104,11 @@ impl WorkerMachine for Worker {
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
             Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
         };
-        if outcome.is_err() {
-            self.flow(header).stats.dropped += 1;
+        if let Err(reason) = outcome {
+            let twice = header.kind == Kind::Result && reason == DropReason::Duplicate;
+            let stats = &mut self.flow(header).stats;
+            stats.dropped += 1;
+            stats.spurious += u64::from(twice);
         }
         outcome
     }

@@ -159,8 +159,10 @@ impl WorkerMachine for Worker {
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
             _ => Err(DropReason::WrongDirection),
         };
-        if outcome.is_err() {
-            self.trees[usize::from(header.tree.0)].stats.dropped += 1;
+        if let Err(reason) = outcome {
+            let stats = &mut self.trees[usize::from(header.tree.0)].stats;
+            stats.dropped += 1;
+            stats.spurious += u64::from(reason == DropReason::Duplicate);
         }
         outcome
     }

@@ -266,6 +266,7 @@ impl Worker {
     fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, DropReason> {
         let state = self.slots[usize::from(header.slot)];
         if !state.in_flight || state.round as u32 != header.round {
+            self.stats.spurious += 1;
             return Err(DropReason::Duplicate);
         }
         let g = self.g_of(header.slot, state.round);

@@ -137,7 +137,7 @@ pub struct World {
     pub jobs: Vec<Job>,
 }
 
-const FIRST_HOST: usize = 10_000;
+pub const FIRST_HOST: usize = 10_000;
 
 impl World {
     pub fn new(seed: u64, layout: Layout, faults: Faults) -> World {

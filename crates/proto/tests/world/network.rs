@@ -64,6 +64,13 @@ pub struct Arrival {
     pub packet: Vec<u8>,
 }
 
+/// A direction of a node's link.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    From(usize),
+    To(usize),
+}
+
 /// Nodes are numbers. Packets arrive, and nodes wake up, in the order of time.
 pub struct Network {
     pub now: Time,
@@ -71,6 +78,9 @@ pub struct Network {
     pub random: Random,
     /// By sender and receiver: bytes and packets.
     pub traffic: BTreeMap<(usize, usize), (u64, u64)>,
+    /// A sender or receiver whose packets are lost with that probability, besides `faults`, and how many were lost.
+    pub lossy: Option<(End, f64)>,
+    pub lost: u64,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     arrivals: BTreeMap<u64, Arrival>,
     sequence: u64,
@@ -83,6 +93,8 @@ impl Network {
             faults,
             random: Random(seed),
             traffic: BTreeMap::new(),
+            lossy: None,
+            lost: 0,
             queue: BinaryHeap::new(),
             arrivals: BTreeMap::new(),
             sequence: 0,
@@ -95,6 +107,16 @@ impl Network {
         let copies = 1 + u32::from(self.random.chance(self.faults.duplication));
         for _ in 0..copies {
             if self.random.chance(self.faults.loss) {
+                continue;
+            }
+            let end = |end| match end {
+                End::From(node) => node == from,
+                End::To(node) => node == to,
+            };
+            if let Some((_, share)) = self.lossy.filter(|lossy| end(lossy.0))
+                && self.random.chance(share)
+            {
+                self.lost += 1;
                 continue;
             }
             let sum = checksum(&packet);

@@ -21,7 +21,7 @@ const Cards = ({ job }) => {
     [bytes(job.saved_bytes), job.saved_share > 0 ? `saved on hosts' links: ${percent(job.saved_share)} of a ring` : "saved against a ring"],
     [job.window ? `${job.window} of ${job.window_max}` : "–", `window, fragments; round trip ${duration(job.rtt_us / 1e6)}`],
     [String(job.recoveries), job.recoveries ? `pauses, ${duration(job.paused_s)} in all` : "pauses"],
-    [percent(job.resent), `sent again; ${percent(job.marked)} marked`],
+    [percent(job.lost), `of packets lost; ${percent(job.marked)} marked`],
   ];
   return html`<div class="cards">${cards.map(([figure, words]) => html`<div class="card"><b>${figure}</b><span>${words}</span></div>`)}</div>`;
 };
