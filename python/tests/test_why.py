@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from netsum.diagnosis.asking import WhyError, choose
+from netsum.diagnosis.asking import WhyError, choose, others_than
 from netsum.diagnosis.evidence import Call, Case, Membership, Process, Round, Stack, Thread, process
 from netsum.diagnosis.verdict import judge
 from netsum.diagnosis.words import as_json, lines
@@ -404,6 +404,19 @@ def test_jobs_of_one_host_with_groups_of_one_name_are_told_apart():
     assert choose([theirs, ours], "world", 8) is theirs
     with pytest.raises(WhyError, match=r"in a group 'world' of job 9; groups are: world"):
         choose([theirs, ours], "world", 9)
+
+
+def test_several_jobs_of_one_host_are_not_confused():
+    def of(job: int, name: str, rank: int) -> Process:
+        known = replace(_in_group(name, rank, _calls(9, None))[name], places=(f"pid {job}0", f"pid {job}1"))
+        return replace(_process(rank, ()), groups={name: known})
+
+    ours = [of(7, "torch/0", rank) for rank in range(2)]
+    chosen = ours[0].groups["torch/0"]
+    idle = replace(_process(0, ()), groups={})
+    assert others_than(chosen, [*ours, idle]) == []
+    assert others_than(chosen, [*ours, of(8, "world", 0)]) == ["torch/0", "world"]
+    assert others_than(chosen, [*ours, of(8, "torch/0", 0)]) == ["torch/0"]
 
 
 def test_communicators_of_nccl_are_judged_with_the_job():

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,15 @@ def of_controller(address: str, job: int | None, credentials: Path | None) -> Ca
 def of_sockets(
     name: str | None, controller: str | None = None, credentials: Path | None = None, job: int | None = None
 ) -> Case:
-    """The case of a group of this host's processes, by its name; None: the only one, or the largest of one job."""
+    """The case of a group of this host's processes, by its name; None: the only one, or the largest of one job. Raises
+    WhyError if the processes are of several jobs and none is named."""
     sockets = _sockets()
     if not sockets:
         raise WhyError(f"no process of netsum answers in {_core.socket_folder()}")
     answers = _ask_all(sockets)
     chosen = choose([m for answer in answers.values() for m in answer.groups.values()], name, job)
+    if name is None and job is None and (others := others_than(chosen, answers.values())):
+        raise WhyError(f"processes of this host are in groups of several jobs; name one: {', '.join(others)}")
     size, group = chosen.size, chosen.group
     gate = next(socket for pid, socket in sockets.items() if pid in answers and _is_in(answers[pid], chosen))
     all_here = sum(_is_in(answer, chosen) for answer in answers.values()) == size
@@ -92,6 +95,13 @@ def choose(memberships: list[Membership], name: str | None, job: int | None) -> 
     known = ", ".join(sorted({m.group for m in memberships})) or "none"
     wanted = (f" {name!r}" if name is not None else "") + (f" of job {job}" if job is not None else "")
     raise WhyError(f"no process of this host is in a group{wanted}; groups are: {known}")
+
+
+def others_than(chosen: Membership, answers: Collection[Process]) -> list[str]:
+    """The names of all groups if some processes are not in the chosen one, and hence of another job; else none."""
+    if all(_is_in(process, chosen) or not process.groups for process in answers):
+        return []
+    return sorted({group for process in answers for group in process.groups})
 
 
 def _is_in(process: Process, chosen: Membership) -> bool:
