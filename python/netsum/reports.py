@@ -395,6 +395,10 @@ class RankStatus(TypedDict):
     statistics: WorkerStatistics | None
 
 
+JOB_OVER = ("ended", "abandoned")
+"""States of jobs that have no ranks any more."""
+
+
 class JobStatus(TypedDict):
     """A job; `epoch` 0: it has no plan yet."""
 

@@ -1,5 +1,7 @@
 """`netsum job`: jobs are stopped, and get new keys while they run."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +14,8 @@ from processes import Latch, run_ranks, wait_until
 import netsum
 from netsum.communicator import connect
 from netsum.fabric import local
+from netsum.fabric.description import Description
+from netsum.reports import JOB_OVER
 
 RANKS = 3
 SIZE = 65_536
@@ -21,6 +25,28 @@ TIMEOUT_S = 60.0
 def job_command(fabric, *arguments: str) -> subprocess.CompletedProcess:
     """`netsum job` with these arguments, on a running fabric."""
     return netsum_command(fabric, "job", *arguments)
+
+
+def test_a_temporary_fabric_ends_with_its_jobs(fabric_file, tmp_path, monkeypatch):
+    """Its next start restores no job whose ranks were killed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def killed(rank: int) -> None:
+        pids = array("q", [0, 0])
+        pids[rank] = os.getpid()
+        world = connect(timeout_s=TIMEOUT_S)
+        world.allreduce(pids)
+        if rank == 0:
+            # At once: a rank that sees the other die leaves the job.
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGKILL)
+        world.barrier()
+
+    with local.temporary(Description.read(fabric_file)) as fabric:
+        assert run_ranks(killed, 2, **fabric.environment()) == [None, None]
+        assert the_job(fabric)["state"] not in JOB_OVER
+    with local.temporary(Description.read(fabric_file)) as again:
+        assert the_job(again)["state"] in JOB_OVER
 
 
 def netsum_command(fabric, *arguments: str) -> subprocess.CompletedProcess:

@@ -15,7 +15,7 @@ from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric import stragglers
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
-from netsum.reports import ChildLateness, ControllerStatus, JobStatus, Straggler
+from netsum.reports import JOB_OVER, ChildLateness, ControllerStatus, JobStatus, Straggler
 
 PERIOD_S = 1.0
 """Switches and workers report once a second."""
@@ -160,7 +160,7 @@ def _links(rates: list[dict[str, Any]]) -> Table:
 
 
 def _jobs(status: ControllerStatus) -> list[Table]:
-    running = [job for job in status["jobs"] if job["state"] not in ("ended", "abandoned")]
+    running = [job for job in status["jobs"] if job["state"] not in JOB_OVER]
     return [_job(job) for job in running] or [_new_table("no jobs", ())]
 
 

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Literal, TypedDict
 
-from netsum.reports import ControllerStatus, JobStatus
+from netsum.reports import JOB_OVER, ControllerStatus, JobStatus
 
 KEPT = 200
 _BACK_S = 2.0
@@ -94,7 +94,7 @@ def _jobs(before: ControllerStatus, now: ControllerStatus) -> Found:
         if last is None:
             yield "info", subject, f"{title} has begun, with {job['size']} ranks"
             continue
-        if job["state"] != last["state"] and job["state"] in ("ended", "abandoned"):
+        if job["state"] != last["state"] and job["state"] in JOB_OVER:
             level: Level = "info" if job["state"] == "ended" else "warn"
             yield level, subject, f"{title} {'has ended' if job['state'] == 'ended' else 'was abandoned'}"
         if last["epoch"] and job["epoch"] != last["epoch"]:

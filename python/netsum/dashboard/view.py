@@ -12,7 +12,7 @@ from netsum.dashboard.rates import Rates, Totals
 from netsum.dashboard.topology import topology
 from netsum.dashboard.words import LinkLoad, Reason, Straggler, reasons, straggler, worth_telling
 from netsum.fabric import stragglers
-from netsum.reports import ControllerStatus, JobStatus, LinkStatus, Pause, SwitchStatus, WorkerStatistics
+from netsum.reports import JOB_OVER, ControllerStatus, JobStatus, LinkStatus, Pause, SwitchStatus, WorkerStatistics
 from netsum.reports import Straggler as Metered
 
 ENDED_SHOWN = 20
@@ -27,7 +27,6 @@ METERED_S = 2.0
 _OF_JOBS = ("job operations", "job bytes", "job results", "job lost", "job marks")
 _OF_SWITCHES = ("results", "switch marks")
 Shape = tuple[Any, ...]
-_OVER = ("ended", "abandoned")
 _STATES = {"up": 0, "expected": 1, "down": 2}
 
 
@@ -59,7 +58,7 @@ class View:
         self._rates.add(at, self._counters(status))
         self._loads = [self._load(link) for link in status["links"]]
         self._read_meters(status, at)
-        self._said = {job["job"]: self._reasons(job) for job in status["jobs"] if job["state"] not in _OVER}
+        self._said = {job["job"]: self._reasons(job) for job in status["jobs"] if job["state"] not in JOB_OVER}
         if at - self._last_point >= POINT_S:
             self._last_point = at
             self._remember(status)
@@ -138,7 +137,7 @@ class View:
             totals = self._switches[name]
             totals.add(((tree["job"], tree["tree"]), (tree["results"], tree["marks"])) for tree in switch["trees"])
             found.update(((what, name), count) for what, count in zip(_OF_SWITCHES, totals.sums, strict=True))
-        jobs = {job["job"]: job for job in status["jobs"] if job["state"] not in _OVER}
+        jobs = {job["job"]: job for job in status["jobs"] if job["state"] not in JOB_OVER}
         self._jobs = {number: self._jobs.get(number) or Totals(len(_OF_JOBS)) for number in jobs}
         for number, job in jobs.items():
             totals = self._jobs[number]
@@ -264,7 +263,7 @@ class View:
             return tenants.setdefault(name, new)
 
         for job in status["jobs"]:
-            if job["state"] not in _OVER:
+            if job["state"] not in JOB_OVER:
                 entry = of(job["tenant"] or "default")
                 entry["jobs"] += 1
                 entry["bps"] += 8 * self._rates.per_s(("job bytes", job["job"]))
@@ -281,7 +280,7 @@ class View:
         return sorted(tenants.values(), key=lambda entry: (-entry["bps"], entry["tenant"]))
 
     def _remember(self, status: ControllerStatus) -> None:
-        live = [job for job in status["jobs"] if job["state"] not in _OVER]
+        live = [job for job in status["jobs"] if job["state"] not in JOB_OVER]
         for number in set(self._history) - {job["job"] for job in live}:
             del self._history[number]
         now = round(time.time(), 1)
@@ -347,8 +346,8 @@ def edges(job: JobStatus) -> set[frozenset[str]]:
 
 
 def _shown(jobs: list[JobStatus]) -> list[JobStatus]:
-    over = [job["job"] for job in jobs if job["state"] in _OVER][-ENDED_SHOWN:]
-    return [job for job in jobs if job["state"] not in _OVER or job["job"] in over]
+    over = [job["job"] for job in jobs if job["state"] in JOB_OVER][-ENDED_SHOWN:]
+    return [job for job in jobs if job["state"] not in JOB_OVER or job["job"] in over]
 
 
 def _statistics(job: JobStatus) -> list[WorkerStatistics]:

@@ -16,7 +16,7 @@ from netsum.diagnosis.evidence import Case, Membership, Process, Round, process
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
 from netsum.fabric.stragglers import between
-from netsum.reports import ControllerStatus, Straggler
+from netsum.reports import JOB_OVER, ControllerStatus, Straggler
 
 ROUNDS = 3
 PATIENCE_S = 0.5
@@ -34,7 +34,7 @@ def of_controller(address: str, job: int | None, credentials: Path | None) -> Ca
     """The case of a job of a controller; `job` None: its only running one."""
     folder = credentials or (Path(os.environ["NETSUM_CREDENTIALS"]) if "NETSUM_CREDENTIALS" in os.environ else None)
     before = controller_status(address, credentials=folder)
-    running = [each for each in before["jobs"] if each["state"] not in ("ended", "abandoned")]
+    running = [each for each in before["jobs"] if each["state"] not in JOB_OVER]
     if job is None:
         if len(running) != 1:
             numbers = ", ".join(f"{each['job']} ({each['name']})" for each in running) or "none"

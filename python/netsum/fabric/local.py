@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from netsum import NetsumError, stop_job
 from netsum.fabric import binaries, credentials
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 from netsum.fabric.processes import Daemon
 from netsum.fabric.sockets import check_free
 from netsum.fabric.state import state_home
-from netsum.reports import ControllerStatus
+from netsum.reports import JOB_OVER, ControllerStatus
 
 CONTROLLER_NAME = "controller"
 CHECK_S = 60.0
@@ -24,6 +25,10 @@ JOIN_S = 60.0
 """Time limit for switches to register with the controller. They do so in well under a second on an idle machine."""
 STATUS_S = 10.0
 """Time limit for a controller to answer. An absent one refuses at once; a busy machine delays one that runs."""
+
+
+STOP_S = 2.0
+"""Time limit for a controller that is about to be stopped."""
 
 
 class LocalFabric:
@@ -116,6 +121,14 @@ class LocalFabric:
         """The controller's status. Raises FabricError if it does not answer."""
         return controller_status(self.description.controller, timeout_s, self._operator() or "")
 
+    def stop_jobs(self) -> None:
+        """End all jobs, as far as the controller can be reached."""
+        with contextlib.suppress(FabricError, NetsumError):
+            for job in self.status(STOP_S)["jobs"]:
+                if job["state"] not in JOB_OVER:
+                    operator = self._operator()
+                    stop_job(self.description.controller, job["job"], "its fabric is stopped", STOP_S, operator)
+
     def _operator(self) -> Path | None:
         return None if self.description.trusted else credentials.folder_of(self.folder, credentials.OPERATOR)
 
@@ -171,12 +184,14 @@ class LocalFabric:
 
 @contextlib.contextmanager
 def temporary(description: Description) -> Iterator[LocalFabric]:
-    """A fabric for the duration of a `with` block; always stopped at its end."""
+    """A fabric for the duration of a `with` block; always stopped at its end, with its jobs: the next one does not wait
+    for ranks that were killed."""
     fabric = LocalFabric(description)
     fabric.up(tied=True)
     try:
         yield fabric
     finally:
+        fabric.stop_jobs()
         fabric.down()
 
 
