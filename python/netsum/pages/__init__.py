@@ -36,7 +36,12 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], text: int = 1)
         each = (f"<{tag}{' class=text' if at < text else ''}>{escape(c)}</{tag}>" for at, c in enumerate(cells))
         return f"<tr>{''.join(each)}</tr>"
 
-    return f"<table>{row(headings, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>"
+    return scrolling(f"<table>{row(headings, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>")
+
+
+def scrolling(html: str) -> str:
+    """HTML that may be wider than a phone: it scrolls, and not the page."""
+    return f'<div class="scroll" tabindex="0">{html}</div>'
 
 
 def figure(svg: str, caption: str = "") -> str:

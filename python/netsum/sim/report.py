@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from netsum.pages import figure, page
+from netsum.pages import figure, page, scrolling
 from netsum.pages.curves import chart
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
@@ -161,4 +161,5 @@ def _table(distribution: dict[str, Any], name: str) -> str:
     keys = [key for key in distribution if key != "count"]
     head = "".join(f"<th>{key}</th>" for key in ["", "count", *keys])
     cells = "".join(f"<td>{distribution[key]:,.2f}</td>" for key in keys)
-    return f"<table><tr>{head}</tr><tr><td>{escape(name)}</td><td>{distribution['count']:,}</td>{cells}</tr></table>"
+    row = f"<td>{escape(name)}</td><td>{distribution['count']:,}</td>{cells}"
+    return scrolling(f"<table><tr>{head}</tr><tr>{row}</tr></table>")

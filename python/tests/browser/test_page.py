@@ -18,6 +18,7 @@ from processes import BOUND_S, wait_until
 from synthetic import SyntheticFabric
 
 import netsum
+from netsum import pages
 from netsum.cli.dashboard import page_of
 from netsum.communicator import connect
 from netsum.dashboard.server import Dashboard
@@ -263,3 +264,16 @@ def test_the_bundle_is_what_its_sources_give() -> None:
     finally:
         for name, content in committed.items():
             (page / name).write_bytes(content)
+
+
+def test_pages_of_reports_do_not_scroll_sideways_on_phones(browser: Browser, tmp_path: Path) -> None:
+    headings = [f"heading {number}" for number in range(12)]
+    path = tmp_path / "report.html"
+    path.write_text(pages.page("report", [pages.table(headings, [headings]), pages.figure("<svg></svg>")]))
+    context = browser.new_context(viewport={"width": WIDTHS[-1], "height": 900})
+    try:
+        shown = context.new_page()
+        shown.goto(path.as_uri())
+        assert shown.evaluate("document.documentElement.scrollWidth") == WIDTHS[-1]
+    finally:
+        context.close()
