@@ -40,6 +40,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("plan", parsers::plan),
     ("ranks", parsers::ranks),
     ("rings", netsum_net::fuzzing::mesh_rings),
+    ("schedule", parsers::schedule),
     ("sharded", |bytes| _ = sharded::worker(bytes)),
     ("slots", |bytes| {
         slots::decode(bytes);

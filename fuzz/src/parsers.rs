@@ -78,6 +78,33 @@ fn tree_plan(text: &str) {
     }
 }
 
+/// Schedules with dependencies for the simulator, by the first byte: GOAL, traces of Chakra (a file per rank, divided by
+/// `|`), files of the recorder (divided by lines). What is accepted has a place for every node.
+pub fn schedule(bytes: &[u8]) {
+    use netsum_sim::schedule::{chakra, goal, recorder};
+    let Some((&which, rest)) = bytes.split_first() else { return };
+    let text = || std::str::from_utf8(rest).ok();
+    let schedule = match which % 3 {
+        0 => text().map(|text| goal::parse(text, "fuzz")),
+        1 => {
+            let files: Vec<Vec<u8>> =
+                rest.split(|&byte| byte == b'|').map(<[u8]>::to_vec).collect();
+            Some(chakra::parse(&chakra::Trace { files: &files, prefix: "fuzz", groups: None }))
+        }
+        _ => text().map(|text| {
+            let files: Vec<(String, String)> =
+                text.lines().map(|line| ("fuzz".to_owned(), line.to_owned())).collect();
+            let operations = None;
+            recorder::parse(&recorder::Recording { files: &files, folder: "fuzz", operations })
+        }),
+    };
+    let Some(Ok(schedule)) = schedule else { return };
+    for (rank, own) in (0..).zip(&schedule.ranks) {
+        (0..own.nodes.len() as u32)
+            .for_each(|node| assert!(!schedule.place(rank, node).is_empty()));
+    }
+}
+
 /// Messages between ranks before they are connected, and beside sums.
 pub fn ranks(bytes: &[u8]) {
     netsum_collective::fuzzing::address(bytes);

@@ -193,6 +193,7 @@ fn repeats() -> Vec<serde_json::Value> {
         scheme,
         roots: Vec::new(),
         servers: Vec::new(),
+        work: None,
     };
     let run = |steps: u32, flows: &[FlowSpec], skip: bool| {
         let before = cpu_s();

@@ -1,7 +1,7 @@
 //! Hosts: their flows, their jobs, and packets that arrive at workers. One thread runs all hosts, in order of time.
 
 use crate::aggregation::{Local, NODE, Payload};
-use crate::job::{BUCKET, JOB_START, Jobs};
+use crate::job::{BUCKET, JOB_START, Jobs, LEASES, RANK};
 use crate::network::{NetworkEvent, OWN_TIMER, Region};
 use crate::packet::Kind;
 use crate::tcp::TcpConfig;
@@ -166,7 +166,10 @@ impl Hosts {
             Progress::Messages(Owner::Job(job, stream), count) => {
                 self.jobs.on_messages(net, &mut self.transport, (job, stream, count));
             }
-            Progress::Messages(..) => {}
+            Progress::Acknowledged(Owner::Job(job, stream)) => {
+                self.jobs.on_acknowledged(net, &mut self.transport, (job, stream));
+            }
+            Progress::Messages(..) | Progress::Acknowledged(_) => {}
         }
     }
 }
@@ -225,6 +228,7 @@ impl<P: Payload> HostSide<'_, P> {
             FLOW_START => hosts.start_flow(self.local.net),
             RTO | SLOT => hosts.transport.on_timer(self.local.net, key),
             BUCKET => hosts.jobs.on_bucket(&mut self.local, &mut hosts.transport, key),
+            RANK => hosts.jobs.on_rank(self.local.net, &mut hosts.transport, key),
             _ => self.local.on_timer(key),
         }
     }
@@ -234,12 +238,22 @@ impl<P: Payload> HostSide<'_, P> {
     fn settle(&mut self) {
         self.local.forget_lost();
         let Hosts { transport, jobs, ended_jobs, .. } = &mut *self.hosts;
-        while let Some(done) = self.local.pop_done() {
-            if jobs.on_done(self.local.net, done.job, done.rank) {
-                self.local.end_job(done.job);
-                ended_jobs.push(done.job);
-                jobs.remove(self.local.net, transport, done.job);
+        loop {
+            while let Some(done) = self.local.pop_done() {
+                if done.job >= LEASES {
+                    jobs.on_reduced(self.local.net, transport, done.job, done.rank);
+                } else if jobs.on_done(self.local.net, done.job, done.rank) {
+                    self.local.end_job(done.job);
+                    ended_jobs.push(done.job);
+                    jobs.remove(self.local.net, transport, done.job);
+                }
             }
+            let Some((kind, worker, id, bytes)) = jobs.submissions.pop_front() else { break };
+            self.local.submit(kind, worker, id, bytes);
+        }
+        for lease in jobs.ended_leases.drain(..) {
+            self.local.end_job(lease);
+            ended_jobs.push(lease);
         }
         if self.hosts.stop_with_jobs && self.hosts.jobs_are_over() {
             // Other regions may have advanced this far without learning of the end.

@@ -3,7 +3,7 @@
 //! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know: sockets, the wall
 //! clock, protocol rules (they are in `proto`). Start reading at [`network::Network`] (packets and queues), then
 //! `hosts` (flows and jobs), [`aggregation::Aggregation`] (where `proto`'s machines run), [`job`] (training jobs) and
-//! [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads, `repeats` skips what
+//! [`schedule`] (what jobs replay) and [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads, `repeats` skips what
 //! repeats itself.
 //!
 //! A run is a function of its configuration, its seed and the version: events of equal time have a stable
@@ -27,6 +27,7 @@ mod partition;
 pub mod random;
 mod routes;
 pub mod run;
+pub mod schedule;
 pub mod simulation;
 pub mod tcp;
 mod timer;

@@ -13,7 +13,9 @@ use crate::error::SimError;
 use crate::faults::{Fault, InForce};
 pub use crate::hosts::FlowRecord;
 use crate::hosts::{FAULT, HostSide, Hosts, MOMENT};
-use crate::job::{JOB_START, JobRecord, JobSpec, Scheme, StepRecord};
+use crate::job::{
+    Installed, JOB_START, JobRecord, JobSpec, LEASES, Lease, Scheme, StepRecord, Work,
+};
 use crate::network::{Network, Switching};
 use crate::partition::Threads;
 use crate::routes::PathChoice;
@@ -43,6 +45,8 @@ pub struct Simulation<P: Payload = Counts> {
     pub(crate) seed: u64,
     /// Jobs that use the ring instead of their scheme, with the reason.
     refused: Vec<(u32, String)>,
+    /// Number of the next lease of a group.
+    next_lease: u32,
     /// Jobs that have lost a part of their trees and have no replacement yet, with the reason.
     pub(crate) stalled: BTreeMap<u32, String>,
     pub(crate) checked: bool,
@@ -96,6 +100,7 @@ impl<P: Payload> Simulation<P> {
             faults: Vec::new(),
             seed,
             refused: Vec::new(),
+            next_lease: LEASES,
             stalled: BTreeMap::new(),
             net,
             checked: cfg!(debug_assertions),
@@ -204,6 +209,15 @@ impl<P: Payload> Simulation<P> {
 
     /// Why a job cannot continue now.
     fn obstacle(&self, job: u32, spec: &JobSpec) -> Option<String> {
+        if spec.work.is_some() {
+            let lost = |lease| {
+                let (group, _) = self.hosts.jobs.in_network(lease)?;
+                self.obstacle(lease, group)
+            };
+            let cut = || self.cut_off(&spec.placement);
+            let stuck = || self.hosts.jobs.stuck(job).map(|node| format!("{node}: waits in vain"));
+            return self.hosts.jobs.leases_of(job).find_map(lost).or_else(cut).or_else(stuck);
+        }
         if self.hosts.jobs.in_network(job).is_none() {
             // A single worker exchanges nothing.
             let exchanges = spec.placement.len() > 1;
@@ -302,22 +316,65 @@ impl<P: Payload> Simulation<P> {
         let Some(spec) = self.announced[announced as usize].take() else { return };
         self.hosts.waiting_jobs -= 1;
         let number = self.hosts.jobs.next_number();
-        let installed = match spec.scheme {
-            Scheme::Hosts { .. } => None,
-            _ => match self.install(number, &spec) {
-                Ok(installed) => Some(installed),
+        let installed = match (spec.scheme, &spec.work) {
+            (Scheme::Hosts { .. }, _) => Installed::Nothing,
+            (_, Some(work)) => Installed::Groups(self.install_groups(number, &spec, work)),
+            _ => match self.install_or_withdraw(number, &spec) {
+                Ok((kind, first)) => Installed::Workers(kind, first),
                 Err(reason) => {
-                    for mut local in self.aggregation.locals(&mut self.net, self.checked) {
-                        local.remove_workers(number);
-                        local.revoke(number);
-                    }
-                    self.unload(number);
                     self.refused.push((number, reason));
-                    None
+                    Installed::Nothing
                 }
             },
         };
         self.hosts.jobs.begin(&mut self.net.regions[0], spec, installed);
+    }
+
+    /// Installs leases for the groups of a schedule that have allreduces and a host per rank.
+    fn install_groups(&mut self, job: u32, spec: &JobSpec, work: &Work) -> Vec<Option<Lease>> {
+        let reduces = work.schedule.groups_with_allreduces();
+        let mut leases = Vec::new();
+        for (ranks, reduces) in work.schedule.groups.iter().zip(reduces) {
+            let hosts: Vec<u32> = ranks.iter().map(|&rank| spec.placement[rank as usize]).collect();
+            let apart = hosts.iter().collect::<BTreeSet<_>>().len() == hosts.len();
+            if !reduces || !apart || hosts.len() < 2 {
+                leases.push(None);
+                continue;
+            }
+            let number = self.next_lease;
+            self.next_lease += 1;
+            let spec = JobSpec { placement: hosts, work: None, ..spec.clone() };
+            leases.push(match self.install_or_withdraw(number, &spec) {
+                Ok((kind, first_worker)) => Some(Lease { number, kind, first_worker, spec }),
+                Err(reason) => {
+                    let group = format!(
+                        "of the group with ranks {} to {}",
+                        ranks[0],
+                        ranks[ranks.len() - 1]
+                    );
+                    self.refused.push((job, format!("{reason}, {group}")));
+                    None
+                }
+            });
+        }
+        leases
+    }
+
+    /// Installs a job's leases, or none of them.
+    fn install_or_withdraw(
+        &mut self,
+        number: u32,
+        spec: &JobSpec,
+    ) -> Result<(Protocol, u32), String> {
+        let outcome = self.install(number, spec);
+        if outcome.is_err() {
+            for mut local in self.aggregation.locals(&mut self.net, self.checked) {
+                local.remove_workers(number);
+                local.revoke(number);
+            }
+            self.unload(number);
+        }
+        outcome
     }
 
     /// Installs a job's leases; returns its protocol and the first of its workers.

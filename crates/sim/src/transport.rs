@@ -34,6 +34,9 @@ struct Flow {
     ecn: bool,
     timer: Timer,
     owner: Owner,
+    /// The owner is told once this segment is the first that is not acknowledged, or an earlier one is; `u32::MAX`:
+    /// it has not asked.
+    reported: u32,
 }
 
 /// An event of a flow.
@@ -41,6 +44,8 @@ struct Flow {
 pub enum Progress {
     /// Number of messages that have arrived completely.
     Messages(Owner, u32),
+    /// The segments are acknowledged for which the owner has asked.
+    Acknowledged(Owner),
     /// The message of a `Workload` flow has arrived.
     Complete {
         /// Number in the workload.
@@ -183,7 +188,11 @@ impl Transport {
         free.iter().for_each(|slot| v.same((*slot).into()));
         let both = senders.iter_mut().zip(receivers);
         for (flow, (sender, receiver)) in flows.iter_mut().zip(both) {
-            let Flow { src, dst, entropy, open, ecn, timer, owner } = flow;
+            let Flow { src, dst, entropy, open, ecn, timer, owner, reported } = flow;
+            v.same(match *reported {
+                u32::MAX => u64::MAX,
+                segment => (segment - sender.base()).into(),
+            });
             v.both(*src, *dst);
             v.both((*entropy).into(), u32::from(*open) << 1 | u32::from(*ecn));
             match *owner {
@@ -206,7 +215,8 @@ impl Transport {
     pub fn open(&mut self, src: u32, dst: u32, owner: Owner, ecn: bool) -> u32 {
         let slot = self.free.pop();
         let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
-        let flow = Flow { src, dst, entropy: self.entropies.draw(), open: true, ecn, timer, owner };
+        let (entropy, reported) = (self.entropies.draw(), u32::MAX);
+        let flow = Flow { src, dst, entropy, open: true, ecn, timer, owner, reported };
         let (sender, receiver) = (Sender::new(&self.config), Receiver::default());
         self.active += 1;
         match slot {
@@ -224,11 +234,22 @@ impl Transport {
         }
     }
 
-    /// Queues a message on a flow.
-    pub fn submit(&mut self, net: &mut Region, flow: u32, bytes: u64) {
+    /// Queues a message on a flow; returns the end of its segments.
+    pub fn submit(&mut self, net: &mut Region, flow: u32, bytes: u64) -> u32 {
         let (_, end) = self.senders[flow as usize].submit(&self.config, bytes);
         self.receivers[flow as usize].expect(end);
         self.pump(net, flow);
+        end
+    }
+
+    /// The first segment of a flow that is not acknowledged.
+    pub(crate) fn acknowledged(&self, flow: u32) -> u32 {
+        self.senders[flow as usize].base()
+    }
+
+    /// Reports once that all segments of a flow before `end` are acknowledged, which they are not yet.
+    pub(crate) fn report_acknowledgement(&mut self, flow: u32, end: u32) {
+        self.flows[flow as usize].reported = end;
     }
 
     /// Closes a flow of a job.
@@ -245,10 +266,7 @@ impl Transport {
     pub fn on_packet(&mut self, net: &mut Region, packet: &Packet) -> Option<Progress> {
         match packet.kind() {
             Kind::Data => self.on_data(net, packet),
-            _ => {
-                self.on_ack(net, packet);
-                None
-            }
+            _ => self.on_ack(net, packet),
         }
     }
 
@@ -318,10 +336,10 @@ impl Transport {
     }
 
     #[inline]
-    fn on_ack(&mut self, net: &mut Region, packet: &Packet) {
+    fn on_ack(&mut self, net: &mut Region, packet: &Packet) -> Option<Progress> {
         let slot = packet.flow;
         if !self.flows[slot as usize].open {
-            return;
+            return None;
         }
         let sender = &mut self.senders[slot as usize];
         sender.on_ack(&self.config, net.now_ps(), packet.seq, packet.aux, packet.ece());
@@ -343,6 +361,11 @@ impl Transport {
                 self.free.push(slot);
             }
         }
+        let due = sender.base() >= flow.reported;
+        due.then(|| {
+            flow.reported = u32::MAX;
+            Progress::Acknowledged(flow.owner)
+        })
     }
 
     #[inline]

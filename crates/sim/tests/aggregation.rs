@@ -34,6 +34,7 @@ fn job(placement: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {
         scheme,
         roots: vec![],
         servers: vec![],
+        work: None,
     }
 }
 

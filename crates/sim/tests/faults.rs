@@ -105,6 +105,7 @@ fn a_transition_after_a_failure_loses_and_repeats_nothing() {
             scheme: Scheme::Trees { trees: 3, config: Default::default() },
             roots: vec![],
             servers: vec![],
+            work: None,
         });
         for (i, &node) in spines.iter().enumerate() {
             let at_ps = (death_us + 200 * i as u64) * US;
@@ -217,6 +218,7 @@ fn losses_of_a_link_are_independent() {
         scheme: Scheme::Trees { trees: 1, config: Default::default() },
         roots: vec![],
         servers: vec![],
+        work: None,
     };
     simulation.add_job(config);
     assert!(simulation.run(60_000 * MS));
@@ -246,6 +248,7 @@ fn a_straggler_stays_slow_while_any_fault_slows_it() {
         scheme: Scheme::Trees { trees: 1, config: Default::default() },
         roots: vec![],
         servers: vec![],
+        work: None,
     });
     assert!(simulation.run(60_000 * MS));
     let steps = simulation.take_steps();
@@ -265,6 +268,7 @@ fn of_one_step(start_ps: u64) -> JobSpec {
         scheme: Scheme::Trees { trees: 2, config: Default::default() },
         roots: vec![],
         servers: vec![],
+        work: None,
     }
 }
 

@@ -7,15 +7,17 @@ use std::path::Path;
 use netsum_sim::config::{Config, parse};
 use toml::{Table, Value};
 
-const SOURCES: [&str; 4] = [
+const SOURCES: [&str; 6] = [
     include_str!("../src/config/mod.rs"),
     include_str!("../src/config/scheme.rs"),
     include_str!("../src/config/jobs.rs"),
+    include_str!("../src/config/work.rs"),
+    include_str!("../src/schedule/parallel.rs"),
     include_str!("../src/config/scenario.rs"),
 ];
 
 /// Headings, the types behind them, and where a run without any choice has the defaults.
-const SECTIONS: [(&str, &str, &str); 16] = [
+const SECTIONS: [(&str, &str, &str); 19] = [
     ("The run", "Config", ""),
     ("`[fabric]`", "Fabric", ""),
     ("`[switch]`", "Switch", "switch"),
@@ -28,6 +30,9 @@ const SECTIONS: [(&str, &str, &str); 16] = [
     ("`[[flows]]`", "Flows", ""),
     ("`[[jobs]]`", "Job", "jobs"),
     ("`[[jobs.layers]]`", "Layer", ""),
+    ("`[jobs.replay]`", "Replay", ""),
+    ("`[jobs.parallel]`", "Parallel", ""),
+    ("`[jobs.ranks]`", "Ranks", ""),
     ("`[mix]`", "Mix", "mix"),
     ("`[samples]`", "Samples", ""),
     ("A scenario file", "Scenario", ""),
@@ -39,7 +44,7 @@ const DEFAULTS: &str = "duration = \"1ms\"\n[fabric]\nkind = \"fat-tree\"\nk = 4
     [mix]\nload = 0.1\nworkers = [2, 4]\n";
 
 /// Defaults that depend on what else a configuration says, or that serde writes nowhere.
-const OTHER_DEFAULTS: [(&str, &str, &str); 10] = [
+const OTHER_DEFAULTS: [(&str, &str, &str); 25] = [
     ("Config", "skip_repeats", "true"),
     ("Config", "threads", "1"),
     ("Fabric", "rate", "\"10Gbit/s\""),
@@ -48,6 +53,21 @@ const OTHER_DEFAULTS: [(&str, &str, &str); 10] = [
     ("Fabric", "latency", "\"1us\""),
     ("Flows", "start", "\"0ns\""),
     ("Mix", "workers", "[16, 96]"),
+    ("Replay", "compute_scale", "1.0"),
+    ("Parallel", "tensor", "1"),
+    ("Parallel", "pipeline", "1"),
+    ("Parallel", "data", "1"),
+    ("Parallel", "expert", "1"),
+    ("Parallel", "microbatches", "1"),
+    ("Parallel", "optimizer", "\"0ns\""),
+    ("Parallel", "activations", "\"0B\""),
+    ("Parallel", "tokens", "\"0B\""),
+    ("Parallel", "sharding", "\"none\""),
+    ("Parallel", "prefetch", "1"),
+    ("Ranks", "per_host", "1"),
+    ("Ranks", "local_rate", "\"3600Gbit/s\""),
+    ("Ranks", "local_latency", "\"1us\""),
+    ("Ranks", "eager", "\"64KiB\""),
     ("Scenario", "converges_after", "\"1ms\""),
     ("FaultEvent", "at", "\"0ns\""),
 ];
@@ -133,12 +153,12 @@ fn value(kind: &str) -> String {
         "Text<Rate>" => "rate (`\"10Gbit/s\"`)".to_owned(),
         "Text<Bytes>" => "size (`\"64MiB\"`)".to_owned(),
         "u64" | "u32" | "u16" | "u8" => "whole number".to_owned(),
-        "[u32; 2]" => "two whole numbers".to_owned(),
+        "[u32; 2]" | "[u64; 2]" => "two whole numbers".to_owned(),
         "f64" => "number".to_owned(),
         "bool" => "true or false".to_owned(),
         "String" => "text".to_owned(),
         "SlotPolicy" => "name".to_owned(),
-        "Format" | "Paths" | "HostQueues" | "SchemeKind" => {
+        "Format" | "Paths" | "HostQueues" | "SchemeKind" | "TraceFormat" | "Sharding" => {
             fields(kind).1.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         }
         _ => "table".to_owned(),

@@ -223,6 +223,7 @@ fn job(algorithm: HostAlgorithm, workers: u32, steps: u32, period_ps: u64, bytes
         scheme: Scheme::Hosts { algorithm, ecn: true },
         roots: Vec::new(),
         servers: Vec::new(),
+        work: None,
     }
 }
 

@@ -39,6 +39,7 @@ fn job(placement: Vec<u32>, servers: Vec<u32>, bytes: u64, steps: u32, scheme: S
         scheme,
         roots: vec![],
         servers,
+        work: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn found(fabric: &Fabric, slow: &[(u32, f64)]) -> Vec<(Slow, String, String)> {
         scheme: Scheme::Trees { trees: 1, config: TreeConfig::default() },
         roots: vec![],
         servers: vec![],
+        work: None,
     });
     let mut now_ps = 0;
     let mut steps = 0;

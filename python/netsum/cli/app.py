@@ -22,6 +22,7 @@ from netsum.cli import (
     metrics,
     plan,
     plan_ocs,
+    predict,
     recorder,
     report,
     run,
@@ -53,6 +54,7 @@ app.add_typer(fabric.app, name="fabric")
 app.add_typer(ca.app, name="ca")
 app.add_typer(job.app, name="job")
 app.add_typer(sim.app, name="sim")
+app.command("predict")(predict.predict)
 app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)

@@ -1,10 +1,11 @@
 """The files that a configuration names: traces, sizes of flows, fabrics, scenarios."""
 
+import glob
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_KEYS = ("path", "scenario", "sizes")
+_KEYS = ("path", "scenario", "sizes", "groups")
 
 
 def absolute(value: Any, folder: Path, key: str = "") -> Any:
@@ -29,6 +30,11 @@ def named(value: Any, key: str = "") -> Iterator[Path]:
             yield from named(item, key)
     elif isinstance(value, str) and key in _KEYS and _is_file(Path(value)):
         yield Path(value)
+    elif isinstance(value, str) and key == "path":
+        # The prefix of a trace's files, or a folder of recordings.
+        path = Path(value)
+        yield from sorted(path.parent.glob(f"{glob.escape(path.name)}.*.et"))
+        yield from sorted(path.glob("netsum-*.json"))
 
 
 def _is_file(path: Path) -> bool:

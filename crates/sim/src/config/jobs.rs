@@ -8,6 +8,7 @@ use super::build::{Builder, Jobs};
 use super::scheme::{Scheme, SchemeKind};
 use super::source::ConfigError;
 use super::units::TIME_MAX_NS;
+use super::work::{Parallel, Ranks, Replay};
 use super::{Text, defaults};
 use crate::job::{self, Bucket, JobSpec, Model};
 use crate::random::Random;
@@ -55,6 +56,15 @@ pub struct Job {
     /// For `atp`: hosts of the servers, by number; empty: hosts of the job.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub servers: Vec<u32>,
+    /// A schedule with dependencies that is replayed in each step, in place of model, compute, bytes and workers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replay: Option<Replay>,
+    /// A training step with tensor, pipeline, data and expert parallelism, in the same place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel: Option<Parallel>,
+    /// Where the ranks of such a schedule are, and how they send; `hosts` then has one host for `per_host` ranks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranks: Option<Ranks>,
 }
 
 /// The backward pass of one layer.
@@ -97,9 +107,24 @@ pub struct Mix {
 
 impl Builder<'_> {
     pub(super) fn job(&mut self, i: usize, job: &Job) -> Result<(String, JobSpec), ConfigError> {
+        match (&job.replay, &job.parallel) {
+            (Some(replay), None) => return self.replay(i, job, replay),
+            (None, Some(step)) => return self.parallel(i, job, step),
+            (Some(_), Some(_)) => {
+                let key = format!("jobs.{i}.parallel");
+                return Err(self.source.invalid(&key, "a job has this or replay"));
+            }
+            (None, None) => {}
+        }
         let fail = |field: &str, reason: String| {
             Err(self.source.invalid(&format!("jobs.{i}.{field}"), reason))
         };
+        if job.ranks.is_some() {
+            return fail(
+                "ranks",
+                "it is of jobs that replay a schedule, or are parallel".to_owned(),
+            );
+        }
         let model = match &job.model {
             Some(name) => Some(self.model(name, &format!("jobs.{i}.model"))?),
             None => None,
@@ -187,6 +212,7 @@ impl Builder<'_> {
                 scheme,
                 roots,
                 servers: job.servers.clone(),
+                work: None,
             },
         ))
     }
@@ -261,6 +287,7 @@ impl Builder<'_> {
                 scheme: self.config.scheme.of_jobs(),
                 roots: roots.clone(),
                 servers: Vec::new(),
+                work: None,
             };
             jobs.push((model.name.to_owned(), spec));
             if jobs.len() > JOBS_MAX {
@@ -296,7 +323,7 @@ impl Builder<'_> {
 
     /// Consecutive hosts with the fewest workers: hosts are numbered rack by rack, so consecutive hosts are near each
     /// other.
-    fn place(&mut self, workers: u32) -> Vec<u32> {
+    pub(super) fn place(&mut self, workers: u32) -> Vec<u32> {
         let n = workers as usize;
         let mut here: u32 = self.taken[..n].iter().sum();
         let (mut least, mut start) = (here, 0);

@@ -9,6 +9,7 @@ mod scheme;
 mod source;
 mod table;
 mod units;
+mod work;
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,7 @@ pub use scenario::{FaultEvent, Scenario};
 pub use scheme::{Scheme, SchemeKind, Slots};
 pub use source::ConfigError;
 pub use units::Text;
+pub use work::{Parallel, Ranks, Replay, TraceFormat};
 
 use netsum_topo::{Bytes, Latency, Rate};
 
@@ -399,6 +401,15 @@ mod defaults {
     }
     pub fn steps() -> u32 {
         1
+    }
+    pub fn one() -> u32 {
+        1
+    }
+    pub fn nothing() -> Text<Bytes> {
+        Text(Bytes(0))
+    }
+    pub fn sharding() -> crate::schedule::parallel::Sharding {
+        crate::schedule::parallel::Sharding::None
     }
     pub fn buckets() -> u32 {
         1

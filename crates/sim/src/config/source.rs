@@ -40,6 +40,14 @@ pub enum ConfigError {
         /// What is wrong and what to do.
         reason: String,
     },
+    /// A schedule that cannot be run.
+    #[error("{place}: {reason}")]
+    Schedule {
+        /// File, rank and node.
+        place: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// The fabric is invalid.
     #[error(transparent)]
     Fabric(#[from] netsum_topo::TopoError),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::schedule::HostAlgorithm;
+use super::steps::HostAlgorithm;
 use crate::aggregation::begin_order;
 use crate::network::Region;
 use crate::transport::{Owner, Transport};

@@ -1,15 +1,19 @@
-//! Training jobs: steps of computing and reducing, over trees or between hosts.
+//! Training jobs: steps of computing and reducing, over trees or between hosts, or of a schedule with dependencies.
 
 mod host;
 mod models;
-mod schedule;
+mod player;
+mod steps;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use host::HostReducer;
 pub use models::{MODELS, Model};
+pub(crate) use player::RANK;
+pub use player::{Local as LocalLinks, Work};
+use player::{Player, Wire};
 use rustc_hash::FxHashMap;
-pub use schedule::{HostAlgorithm, Step};
+pub use steps::{HostAlgorithm, Step, step_of, steps_of};
 
 use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig, begin_order};
 use crate::network::Region;
@@ -19,6 +23,9 @@ use crate::visit::{Progress, View, Visitor};
 /// Timer classes: a worker's next bucket is ready; a job starts.
 pub(crate) const BUCKET: u64 = 4 << 56;
 pub(crate) const JOB_START: u64 = 6 << 56;
+
+/// Numbers of leases that groups of a schedule hold begin here; jobs have lower numbers.
+pub(crate) const LEASES: u32 = 1 << 24;
 
 /// Number of steps of a job that runs until the end.
 pub const ENDLESS: u32 = u32::MAX;
@@ -80,6 +87,9 @@ pub struct JobSpec {
     pub roots: Vec<u32>,
     /// Hosts of `atp`'s servers; empty: hosts of the job, far from each other.
     pub servers: Vec<u32>,
+    /// What a step is in place of the buckets, of which there is then an empty one; ranks may then share hosts. Only
+    /// allreduces of groups with a host per rank are in switches.
+    pub work: Option<Work>,
 }
 
 /// A completed step of a job.
@@ -119,8 +129,32 @@ pub(crate) struct Job {
 }
 
 enum Reducer {
-    Network { kind: Kind, first_worker: u32 },
+    Network {
+        kind: Kind,
+        first_worker: u32,
+    },
     Hosts(HostReducer),
+    /// The protocol is that of its groups with leases.
+    Schedule(Box<Player>, Option<Kind>),
+}
+
+/// What a job has in the network.
+pub(crate) enum Installed {
+    Nothing,
+    /// A worker per rank, from this number on.
+    Workers(Kind, u32),
+    /// Of a schedule, by group.
+    Groups(Vec<Option<Lease>>),
+}
+
+/// What a group of a schedule has in the network.
+pub(crate) struct Lease {
+    /// From [`LEASES`] on.
+    pub number: u32,
+    pub kind: Kind,
+    pub first_worker: u32,
+    /// The group as a job.
+    pub spec: JobSpec,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -160,24 +194,48 @@ pub(crate) struct Jobs {
     pub moment: Option<View>,
     /// The same records as in `steps`, for those who look for repetitions; `None` if nobody does.
     pub noted: Option<Vec<StepRecord>>,
+    /// By number, the leases of groups, each with its job and group.
+    leases: BTreeMap<u32, (u32, u32, Lease)>,
+    /// Leases of completed jobs.
+    pub ended_leases: Vec<u32>,
+    /// Allreduces of groups: protocol, worker, operation, bytes.
+    pub submissions: VecDeque<(Kind, u32, u64, u64)>,
+    /// Schedules that are not complete.
+    pub schedules: u32,
 }
 
 impl Jobs {
     /// Starts a job whose workers are installed in the network, or which reduces between hosts.
-    pub(crate) fn begin(
-        &mut self,
-        net: &mut Region,
-        spec: JobSpec,
-        installed: Option<(Kind, u32)>,
-    ) {
+    pub(crate) fn begin(&mut self, net: &mut Region, spec: JobSpec, installed: Installed) {
         let number = self.jobs.len() as u32;
         let on_hosts = |algorithm, ecn| {
             Reducer::Hosts(HostReducer::new(algorithm, ecn, number, &spec.placement))
         };
-        let reducer = match (spec.scheme, installed) {
-            (Scheme::Hosts { algorithm, ecn }, _) => on_hosts(algorithm, ecn),
-            (_, Some((kind, first_worker))) => Reducer::Network { kind, first_worker },
-            (_, None) => on_hosts(HostAlgorithm::Ring, true),
+        let (algorithm, ecn) = match spec.scheme {
+            Scheme::Hosts { algorithm, ecn } => (algorithm, ecn),
+            _ => (HostAlgorithm::Ring, true),
+        };
+        let reducer = match (&spec.work, installed) {
+            (Some(work), installed) => {
+                let leases = match installed {
+                    Installed::Groups(leases) => leases,
+                    _ => work.schedule.groups.iter().map(|_| None).collect(),
+                };
+                let kind = leases.iter().flatten().map(|lease| lease.kind).next();
+                let first = |lease: &Option<Lease>| lease.as_ref().map(|l| l.first_worker);
+                let workers = leases.iter().map(first).collect();
+                let held = (0..).zip(leases).filter_map(|(group, lease)| Some((group, lease?)));
+                let held = held.map(|(group, lease)| (lease.number, (number, group, lease)));
+                self.leases.extend(held);
+                self.schedules += 1;
+                let way = (algorithm, ecn);
+                let player = Player::new(work.clone(), way, number, &spec.placement, workers);
+                Reducer::Schedule(Box::new(player), kind)
+            }
+            (None, Installed::Workers(kind, first_worker)) => {
+                Reducer::Network { kind, first_worker }
+            }
+            (None, _) => on_hosts(algorithm, ecn),
         };
         let ranks = vec![RankState::default(); spec.placement.len()];
         let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);
@@ -186,12 +244,28 @@ impl Jobs {
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
 
-    /// A job that reduces in the network: its specification and its first worker.
+    /// A job, or a group with a lease, that reduces in the network: its specification and its first worker.
     pub(crate) fn in_network(&self, number: u32) -> Option<(&JobSpec, u32)> {
+        if let Some((.., lease)) = self.leases.get(&number) {
+            return Some((&lease.spec, lease.first_worker));
+        }
         let job = self.jobs.get(number as usize)?.as_ref()?;
         match job.reducer {
             Reducer::Network { first_worker, .. } => Some((&job.spec, first_worker)),
-            Reducer::Hosts(_) => None,
+            Reducer::Hosts(_) | Reducer::Schedule(..) => None,
+        }
+    }
+
+    /// Leases that the groups of a job's schedule hold.
+    pub(crate) fn leases_of(&self, job: u32) -> impl Iterator<Item = u32> {
+        self.leases.iter().filter(move |(_, lease)| lease.0 == job).map(|(&number, _)| number)
+    }
+
+    /// Where a job's schedule waits for what never comes.
+    pub(crate) fn stuck(&self, number: u32) -> Option<String> {
+        match &self.jobs.get(number as usize)?.as_ref()?.reducer {
+            Reducer::Schedule(player, _) => player.stuck(),
+            _ => None,
         }
     }
 
@@ -225,7 +299,7 @@ impl Jobs {
                 (View::Round, Reducer::Hosts(reducer)) => {
                     (reducer.rounds_left().saturating_sub(1), by.round)
                 }
-                (View::Round, Reducer::Network { .. }) => (0, 1),
+                (View::Round, Reducer::Network { .. } | Reducer::Schedule(..)) => (0, 1),
             };
             left.checked_div(each).map_or(u64::MAX, u64::from)
         };
@@ -244,6 +318,11 @@ impl Jobs {
             active,
             moment: _,
             noted: _,
+            // Of schedules, beside which nothing is skipped.
+            leases: _,
+            ended_leases: _,
+            submissions: _,
+            schedules: _,
         } = self;
         v.both(jobs.len() as u32, *active);
         for (job, progress) in jobs.iter_mut().zip(progress) {
@@ -273,6 +352,7 @@ impl Jobs {
             match reducer {
                 Reducer::Hosts(reducer) => reducer.visit(v, first_id, progress.round),
                 Reducer::Network { .. } => unreachable!("runs with machines are not compared"),
+                Reducer::Schedule(..) => unreachable!("runs of schedules are not compared"),
             }
         }
     }
@@ -333,7 +413,8 @@ impl Jobs {
             local.net.set_timer(state.ready_ps(next), key);
         }
         let open = &mut job.open_steps[(state.step - job.first_step) as usize];
-        open.reduce_start_ps = open.reduce_start_ps.min(local.net.now_ps());
+        let before_ps = open.reduce_start_ps;
+        open.reduce_start_ps = before_ps.min(local.net.now_ps());
         match &mut job.reducer {
             Reducer::Network { kind, first_worker } => {
                 local.submit(*kind, *first_worker + rank, id, bucket.bytes);
@@ -345,8 +426,58 @@ impl Jobs {
                 }
                 reducer.submit(local.net, transport, rank, id, bucket.bytes);
             }
+            Reducer::Schedule(player, _) => {
+                // Set by the first message.
+                open.reduce_start_ps = before_ps;
+                let wire = &mut Wire { net: local.net, transport };
+                player.begin(wire, rank, id, job.ranks[rank as usize].slowness);
+            }
         }
         self.collect(local.net, transport, number);
+    }
+
+    /// Handles a timer of a schedule.
+    pub(crate) fn on_rank(&mut self, net: &mut Region, transport: &mut Transport, key: u64) {
+        let number = (key >> 24) as u32 & 0x7fff_ffff;
+        self.play(net, transport, number, |player, wire| player.on_timer(wire, key));
+    }
+
+    /// Handles the acknowledgement for which a job's stream has asked.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        net: &mut Region,
+        transport: &mut Transport,
+        (number, stream): (u32, u32),
+    ) {
+        self.play(net, transport, number, |player, wire| player.on_acknowledged(wire, stream));
+    }
+
+    /// Handles an allreduce of a group that is complete at a worker in the network.
+    pub(crate) fn on_reduced(
+        &mut self,
+        net: &mut Region,
+        transport: &mut Transport,
+        lease: u32,
+        index: u32,
+    ) {
+        let Some(&(number, group, _)) = self.leases.get(&lease) else { return };
+        self.play(net, transport, number, |player, wire| player.on_reduced(wire, group, index));
+    }
+
+    /// Lets something happen to a job's schedule.
+    fn play(
+        &mut self,
+        net: &mut Region,
+        transport: &mut Transport,
+        number: u32,
+        event: impl FnOnce(&mut Player, &mut Wire),
+    ) {
+        if let Some(Some(Job { reducer: Reducer::Schedule(player, _), .. })) =
+            self.jobs.get_mut(number as usize)
+        {
+            event(player, &mut Wire { net, transport });
+            self.collect(net, transport, number);
+        }
     }
 
     /// Handles messages of a job's stream.
@@ -357,11 +488,17 @@ impl Jobs {
         (number, stream, count): (u32, u32, u32),
     ) {
         let Some(job) = &mut self.jobs[number as usize] else { return };
-        if let Reducer::Hosts(reducer) = &mut job.reducer {
-            reducer.on_messages(net, transport, stream, count);
-            if std::mem::take(&mut reducer.stepped) && reducer.round().is_some() {
-                self.moment = Some(View::Round);
+        match &mut job.reducer {
+            Reducer::Hosts(reducer) => {
+                reducer.on_messages(net, transport, stream, count);
+                if std::mem::take(&mut reducer.stepped) && reducer.round().is_some() {
+                    self.moment = Some(View::Round);
+                }
             }
+            Reducer::Schedule(player, _) => {
+                player.on_messages(&mut Wire { net, transport }, stream, count);
+            }
+            Reducer::Network { .. } => {}
         }
         self.collect(net, transport, number);
     }
@@ -386,7 +523,8 @@ impl Jobs {
                 job: number,
                 step: job.first_step,
                 start_ps: open.start_ps,
-                reduce_start_ps: open.reduce_start_ps,
+                // Of a schedule in which nobody communicates, its end.
+                reduce_start_ps: open.reduce_start_ps.min(net.now_ps()),
                 end_ps: net.now_ps(),
             };
             self.steps.push(record);
@@ -409,19 +547,37 @@ impl Jobs {
 
     /// Removes a completed job.
     pub(crate) fn remove(&mut self, net: &mut Region, transport: &mut Transport, number: u32) {
-        if let Some(Job { reducer: Reducer::Hosts(mut reducer), .. }) =
-            self.jobs[number as usize].take()
-        {
-            reducer.close(net, transport);
+        match self.jobs[number as usize].take().map(|job| job.reducer) {
+            Some(Reducer::Hosts(mut reducer)) => reducer.close(net, transport),
+            Some(Reducer::Schedule(mut player, _)) => {
+                player.close(net, transport);
+                self.schedules -= 1;
+                let ended: Vec<u32> = self.leases_of(number).collect();
+                ended.iter().for_each(|lease| _ = self.leases.remove(lease));
+                self.ended_leases.extend(ended);
+            }
+            Some(Reducer::Network { .. }) | None => {}
         }
     }
 
     fn collect(&mut self, net: &mut Region, transport: &mut Transport, number: u32) {
-        let Some(Job { reducer: Reducer::Hosts(reducer), .. }) = &mut self.jobs[number as usize]
-        else {
-            return;
+        let Some(job) = &mut self.jobs[number as usize] else { return };
+        let done = match &mut job.reducer {
+            Reducer::Hosts(reducer) => std::mem::take(&mut reducer.done),
+            Reducer::Schedule(player, kind) => {
+                for run in player.begun.drain(..) {
+                    let open = &mut job.open_steps[(run - u64::from(job.first_step)) as usize];
+                    open.reduce_start_ps = open.reduce_start_ps.min(net.now_ps());
+                }
+                let kind = *kind;
+                let submissions = player.submissions.drain(..);
+                self.submissions.extend(
+                    submissions.filter_map(|each| Some((kind?, each.worker, each.id, each.bytes))),
+                );
+                std::mem::take(&mut player.done)
+            }
+            Reducer::Network { .. } => return,
         };
-        let done = std::mem::take(&mut reducer.done);
         let mut over = false;
         for (rank, _) in done {
             over |= self.on_done(net, number, rank);

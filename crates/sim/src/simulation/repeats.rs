@@ -162,6 +162,7 @@ impl<P: Payload> Simulation<P> {
     pub(crate) fn can_skip(&self) -> bool {
         !self.repeats.is_off
             && self.hosts.jobs.active > 0
+            && self.hosts.jobs.schedules == 0
             && self.net.regions.len() == 1
             && self.net.switching().paths != PathChoice::Packet
             && self.aggregation.is_unused()

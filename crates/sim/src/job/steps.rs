@@ -1,4 +1,6 @@
-//! Allreduce between hosts as steps: what each worker sends, and how many messages it awaits.
+//! Collectives between hosts as steps: what each worker sends, and how many messages it awaits.
+
+use crate::schedule::Collective;
 
 /// An algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +85,99 @@ fn share(index: u32, ranks: u32, bytes: u64) -> u64 {
     let at = |i: u32| elements * u64::from(i) / u64::from(ranks);
     4 * (at(index + 1) - at(index))
 }
+
+/// Number of steps of an operation of `ranks` workers; an allreduce is by `algorithm`.
+pub fn steps_of(kind: Collective, algorithm: HostAlgorithm, ranks: u32, bytes: u64) -> u32 {
+    if ranks == 1 {
+        return 0;
+    }
+    match kind {
+        Collective::Allreduce => algorithm.steps(ranks),
+        Collective::AllGather | Collective::ReduceScatter => ranks - 1,
+        Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. } => 1,
+        Collective::Broadcast { .. } | Collective::Reduce { .. } => match pieces(bytes) {
+            1 => (ranks - 1).ilog2() + 1,
+            pieces => pieces + ranks - 2,
+        },
+        Collective::Barrier => (ranks - 1).ilog2() + 1,
+    }
+}
+
+/// The part of `rank` in a step of an operation of `bytes`, which are those of the whole buffer.
+pub fn step_of(
+    kind: Collective,
+    algorithm: HostAlgorithm,
+    (rank, ranks): (u32, u32),
+    step: u32,
+    bytes: u64,
+) -> Step {
+    let others = || (1..ranks).map(move |distance| (rank + distance) % ranks);
+    match kind {
+        Collective::Allreduce => algorithm.step(rank, ranks, step, bytes),
+        // The two halves of a ring's allreduce.
+        Collective::ReduceScatter => ring(rank, ranks, step, bytes),
+        Collective::AllGather => {
+            let chunk = (rank + ranks - step) % ranks;
+            Step { sends: vec![((rank + 1) % ranks, share(chunk, ranks, bytes))], receives: 1 }
+        }
+        Collective::AllToAll => {
+            let sends = others().map(|to| (to, share(to, ranks, bytes))).collect();
+            Step { sends, receives: ranks - 1 }
+        }
+        Collective::Gather { root } if rank == root => {
+            Step { sends: Vec::new(), receives: ranks - 1 }
+        }
+        Collective::Gather { root } => {
+            Step { sends: vec![(root, share(rank, ranks, bytes))], receives: 0 }
+        }
+        Collective::Scatter { root } if rank == root => {
+            Step { sends: others().map(|to| (to, share(to, ranks, bytes))).collect(), receives: 0 }
+        }
+        Collective::Scatter { .. } => Step { sends: Vec::new(), receives: 1 },
+        Collective::Broadcast { root } => {
+            let (from, to) = down((rank + ranks - root) % ranks, ranks, step, bytes);
+            let sends = to.map(|(place, bytes)| ((place + root) % ranks, bytes));
+            Step { sends: sends.into_iter().collect(), receives: from.is_some().into() }
+        }
+        // The same messages in the other direction and order.
+        Collective::Reduce { root } => {
+            let step = steps_of(kind, algorithm, ranks, bytes) - 1 - step;
+            let (from, to) = down((rank + ranks - root) % ranks, ranks, step, bytes);
+            let sends = from.map(|(place, bytes)| ((place + root) % ranks, bytes));
+            Step { sends: sends.into_iter().collect(), receives: to.is_some().into() }
+        }
+        // Dissemination (Hensgen, Finkel and Manber 1988).
+        Collective::Barrier => Step { sends: vec![((rank + (1 << step)) % ranks, 0)], receives: 1 },
+    }
+}
+
+/// Number of pieces in which a buffer goes from rank to rank; one: by a binomial tree.
+fn pieces(bytes: u64) -> u32 {
+    bytes.div_ceil(PIECE_BYTES).clamp(1, PIECES_MAX) as u32
+}
+
+const PIECE_BYTES: u64 = 64 << 10;
+const PIECES_MAX: u64 = 64;
+
+/// One step of a broadcast from place 0: from whom a place receives, and to whom it sends, each with the bytes.
+fn down(place: u32, ranks: u32, step: u32, bytes: u64) -> (Option<Part>, Option<Part>) {
+    let pieces = pieces(bytes);
+    if pieces == 1 {
+        let reach = 1 << step;
+        let from = (reach..2 * reach).contains(&place).then(|| (place - reach, bytes));
+        let to = (place < reach && place + reach < ranks).then(|| (place + reach, bytes));
+        return (from, to);
+    }
+    // Along a chain: piece k goes from place p in step k + p.
+    let size = |piece: u32| share(piece, pieces, bytes);
+    let at = |place: u32| step.checked_sub(place).filter(|&piece| piece < pieces);
+    let from = place.checked_sub(1).and_then(|from| Some((from, size(at(from)?))));
+    let to = (place + 1 < ranks).then(|| Some((place + 1, size(at(place)?)))).flatten();
+    (from, to)
+}
+
+/// A place, and bytes.
+type Part = (u32, u64);
 
 #[cfg(test)]
 mod tests {

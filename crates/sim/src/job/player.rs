@@ -1,0 +1,518 @@
+//! Runs a [`Schedule`]: what a rank computes takes its units, what it sends the hosts' flows, and what ranks sum together
+//! either of flows and trees.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::steps::{HostAlgorithm, step_of, steps_of};
+use crate::aggregation::begin_order;
+use crate::network::Region;
+use crate::schedule::{Collective, Op, Schedule};
+use crate::transport::{Owner, Transport};
+
+/// Timer class: a rank has computed, or a message within a host has arrived.
+pub(crate) const RANK: u64 = 7 << 56;
+/// Bit of such a timer's key: a message has arrived.
+const ARRIVAL: u64 = 1 << 55;
+
+/// What a job does in each of its steps, in place of computing and reducing buckets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What each rank does.
+    pub schedule: Arc<Schedule>,
+    /// A message of up to this many bytes is sent as soon as its node begins; the node of a longer one ends when the
+    /// receiver's host has acknowledged it.
+    pub eager_bytes: u64,
+    /// Links within hosts.
+    pub local: Local,
+}
+
+/// Links between ranks of one host: each rank sends at `rate_bps`, one message after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Local {
+    /// Rate at which a rank sends.
+    pub rate_bps: u64,
+    /// Time that a message takes in addition.
+    pub latency_ps: u64,
+}
+
+impl Local {
+    fn serialisation_ps(&self, bytes: u64) -> u64 {
+        let ps = u128::from(bytes) * 8_000_000_000_000 / u128::from(self.rate_bps.max(1));
+        u64::try_from(ps).unwrap_or(u64::MAX)
+    }
+}
+
+/// A job's schedule in progress.
+pub(crate) struct Player {
+    work: Work,
+    job: u32,
+    algorithm: HostAlgorithm,
+    ecn: bool,
+    placement: Vec<u32>,
+    /// Operations of each group in one run of the schedule.
+    operations: Vec<u32>,
+    /// By group: the number of the first worker, if the group's allreduces are in the network.
+    workers: Vec<Option<u32>>,
+    streams: Vec<Stream>,
+    /// By sender, receiver and channel.
+    stream_of: FxHashMap<(u32, u32, u32), u32>,
+    ranks: Vec<Rank>,
+    /// Nodes that can begin: rank and node.
+    ready: VecDeque<(u32, u32)>,
+    /// Ranks that have completed their schedule once more: rank and run.
+    pub done: Vec<(u32, u64)>,
+    /// Runs in which a rank has begun to communicate since this was last asked.
+    pub begun: Vec<u64>,
+    /// Allreduces for workers in the network.
+    pub submissions: Vec<Submission>,
+}
+
+/// An allreduce that a worker in the network has to do.
+#[derive(Clone, Copy)]
+pub(crate) struct Submission {
+    pub worker: u32,
+    pub id: u64,
+    pub bytes: u64,
+}
+
+/// Messages from one rank to another, in order.
+struct Stream {
+    flow: u32,
+    from: u32,
+    to: u32,
+    /// Of each message in transit.
+    tags: VecDeque<Tag>,
+    /// Nodes that end with the acknowledgement of a segment.
+    unacknowledged: VecDeque<(u32, u32)>,
+}
+
+#[derive(Clone, Copy)]
+enum Tag {
+    /// A message with the tag of its nodes.
+    Message(u32),
+    /// A message of an operation: group, operation since the start of the job, step.
+    Step(u32, u64, u32),
+}
+
+/// The channel of messages; that of a group's operations is the group's index plus one.
+const MESSAGES: u32 = 0;
+
+#[derive(Default)]
+struct Rank {
+    /// Number of the run, from 0.
+    run: u64,
+    slowness: f64,
+    /// Nodes that have not ended, and for how many others each of them waits.
+    left: usize,
+    waits: Vec<u32>,
+    communicates: bool,
+    units: Vec<Unit>,
+    /// By sender and tag: messages that no node has taken, and nodes that wait for one.
+    arrived: FxHashMap<(u32, u32), u32>,
+    receivers: FxHashMap<(u32, u32), VecDeque<u32>>,
+    /// In the order of the schedule's list of the rank's groups.
+    groups: Vec<Member>,
+    /// Messages to ranks of the same host, by arrival: receiver, tag, and the node that ends with it.
+    local: VecDeque<(u32, Tag, Option<u32>)>,
+    local_free_ps: u64,
+}
+
+#[derive(Default)]
+struct Unit {
+    busy: Option<u32>,
+    queue: VecDeque<u32>,
+}
+
+/// A rank's part in the operations of one group.
+#[derive(Default)]
+struct Member {
+    /// Index of the rank in the group.
+    index: u32,
+    /// The operation that runs or comes next, counted since the start of the job.
+    next: u64,
+    /// Its node, if it runs.
+    running: Option<u32>,
+    step: u32,
+    /// Whether this step's messages were sent.
+    sent: bool,
+    /// Nodes of operations that could begin, by number.
+    could: BTreeMap<u64, u32>,
+    /// Messages by operation and step.
+    arrived: FxHashMap<(u64, u32), u32>,
+}
+
+/// The hosts' network and flows.
+pub(crate) struct Wire<'a> {
+    pub net: &'a mut Region,
+    pub transport: &'a mut Transport,
+}
+
+impl Player {
+    pub(crate) fn new(
+        work: Work,
+        (algorithm, ecn): (HostAlgorithm, bool),
+        job: u32,
+        placement: &[u32],
+        workers: Vec<Option<u32>>,
+    ) -> Player {
+        let schedule = &work.schedule;
+        let rank = |number: u32| {
+            let own = &schedule.ranks[number as usize];
+            let member = |&group: &u32| {
+                let ranks = &schedule.groups[group as usize];
+                let index = ranks.iter().position(|&rank| rank == number).expect("a member");
+                Member { index: index as u32, ..Member::default() }
+            };
+            let units = std::iter::repeat_with(Unit::default).take(own.units()).collect();
+            Rank { units, groups: own.groups.iter().map(member).collect(), ..Rank::default() }
+        };
+        Player {
+            operations: schedule.operations(),
+            ranks: (0..schedule.ranks.len() as u32).map(rank).collect(),
+            work,
+            job,
+            algorithm,
+            ecn,
+            placement: placement.to_vec(),
+            workers,
+            streams: Vec::new(),
+            stream_of: FxHashMap::default(),
+            ready: VecDeque::new(),
+            done: Vec::new(),
+            begun: Vec::new(),
+            submissions: Vec::new(),
+        }
+    }
+
+    /// Begins a run of a rank's schedule; it computes `slowness` times as long as the schedule says.
+    pub(crate) fn begin(&mut self, wire: &mut Wire, rank: u32, run: u64, slowness: f64) {
+        let nodes = &self.work.schedule.ranks[rank as usize].nodes;
+        let state = &mut self.ranks[rank as usize];
+        (state.run, state.slowness, state.left) = (run, slowness, nodes.len());
+        state.communicates = false;
+        state.waits.clear();
+        state.waits.extend(nodes.iter().map(|node| node.waits));
+        let free = (0..).zip(nodes).filter(|(_, node)| node.waits == 0);
+        self.ready.extend(free.map(|(node, _)| (rank, node)));
+        if nodes.is_empty() {
+            self.done.push((rank, run));
+        }
+        self.advance(wire);
+    }
+
+    /// Handles a timer of its class.
+    pub(crate) fn on_timer(&mut self, wire: &mut Wire, key: u64) {
+        let (rank, unit) = ((key >> 8) as u32 & 0xffff, key as usize & 0xff);
+        let state = &mut self.ranks[rank as usize];
+        if key & ARRIVAL != 0 {
+            let (to, tag, node) = state.local.pop_front().expect("a message for each timer");
+            node.into_iter().for_each(|node| self.end(rank, node));
+            self.arrive(wire, rank, to, tag);
+        } else {
+            let node = state.units[unit].busy.take().expect("a node for each timer");
+            if let Some(next) = state.units[unit].queue.pop_front() {
+                self.compute(wire, rank, next);
+            }
+            self.end(rank, node);
+        }
+        self.advance(wire);
+    }
+
+    /// Handles `count` further messages of a stream.
+    pub(crate) fn on_messages(&mut self, wire: &mut Wire, stream: u32, count: u32) {
+        let Stream { from, to, .. } = self.streams[stream as usize];
+        for _ in 0..count {
+            let tag = self.streams[stream as usize].tags.pop_front();
+            self.arrive(wire, from, to, tag.expect("a received message was sent"));
+        }
+        self.advance(wire);
+    }
+
+    /// Handles the acknowledgement for which a stream has asked.
+    pub(crate) fn on_acknowledged(&mut self, wire: &mut Wire, stream: u32) {
+        let Stream { flow, from, .. } = self.streams[stream as usize];
+        let acknowledged = wire.transport.acknowledged(flow);
+        let waiting = &mut self.streams[stream as usize].unacknowledged;
+        let mut ended = Vec::new();
+        while let Some(&(end, node)) = waiting.front()
+            && end <= acknowledged
+        {
+            waiting.pop_front();
+            ended.push(node);
+        }
+        if let Some(&(end, _)) = waiting.front() {
+            wire.transport.report_acknowledgement(flow, end);
+        }
+        ended.into_iter().for_each(|node| self.end(from, node));
+        self.advance(wire);
+    }
+
+    /// Handles an allreduce that is complete at a worker in the network.
+    pub(crate) fn on_reduced(&mut self, wire: &mut Wire, group: u32, index: u32) {
+        let rank = self.work.schedule.groups[group as usize][index as usize];
+        let at = self.member_at(rank, group);
+        self.end_operation(rank, at);
+        self.advance_group(wire, rank, at);
+        self.advance(wire);
+    }
+
+    /// Ends the flows of a completed job.
+    pub(crate) fn close(&mut self, net: &mut Region, transport: &mut Transport) {
+        self.streams.iter().for_each(|stream| transport.close(net, stream.flow));
+    }
+
+    /// A rank that waits for others, with its node in words, if nobody computes and nothing is on its way.
+    pub(crate) fn stuck(&self) -> Option<String> {
+        let busy = |rank: &Rank| {
+            !rank.local.is_empty() || rank.units.iter().any(|unit| unit.busy.is_some())
+        };
+        let sending = |stream: &Stream| !stream.tags.is_empty();
+        if self.ranks.iter().any(busy) || self.streams.iter().any(sending) {
+            return None;
+        }
+        let waiting = |(rank, state): (usize, &Rank)| {
+            let receiving = state.receivers.values().flatten().copied();
+            let running = state.groups.iter().filter_map(|member| member.running);
+            let node = receiving.chain(running).min()?;
+            Some(self.work.schedule.place(rank as u32, node))
+        };
+        self.ranks.iter().enumerate().find_map(waiting)
+    }
+
+    fn advance(&mut self, wire: &mut Wire) {
+        while let Some((rank, node)) = self.ready.pop_front() {
+            self.start(wire, rank, node);
+        }
+    }
+
+    fn start(&mut self, wire: &mut Wire, rank: u32, node: u32) {
+        match self.work.schedule.ranks[rank as usize].nodes[node as usize].op {
+            Op::Compute { ps: 0, .. } => {
+                self.release(rank, node, true);
+                self.end(rank, node);
+            }
+            Op::Compute { unit, .. } => {
+                let unit = &mut self.ranks[rank as usize].units[usize::from(unit)];
+                match unit.busy {
+                    Some(_) => unit.queue.push_back(node),
+                    None => self.compute(wire, rank, node),
+                }
+            }
+            Op::Send { to, bytes, tag } => {
+                self.communicate(rank);
+                self.release(rank, node, true);
+                let eager = bytes <= self.work.eager_bytes;
+                let node_of = (!eager).then_some(node);
+                self.send(wire, (rank, to, MESSAGES), bytes, Tag::Message(tag), node_of);
+                if eager {
+                    self.end(rank, node);
+                }
+            }
+            Op::Recv { from, tag, .. } => {
+                self.release(rank, node, true);
+                let state = &mut self.ranks[rank as usize];
+                match state.arrived.get_mut(&(from, tag)) {
+                    Some(1) => {
+                        state.arrived.remove(&(from, tag));
+                        self.end(rank, node);
+                    }
+                    Some(count) => {
+                        *count -= 1;
+                        self.end(rank, node);
+                    }
+                    None => state.receivers.entry((from, tag)).or_default().push_back(node),
+                }
+            }
+            Op::Collective { group, number, .. } => {
+                let at = self.member_at(rank, group);
+                let state = &mut self.ranks[rank as usize];
+                let first = state.run * u64::from(self.operations[group as usize]);
+                state.groups[at].could.insert(first + u64::from(number), node);
+                self.advance_group(wire, rank, at);
+            }
+        }
+    }
+
+    fn compute(&mut self, wire: &mut Wire, rank: u32, node: u32) {
+        let op = self.work.schedule.ranks[rank as usize].nodes[node as usize].op;
+        let Op::Compute { ps, unit } = op else { unreachable!("units compute") };
+        let state = &mut self.ranks[rank as usize];
+        state.units[usize::from(unit)].busy = Some(node);
+        let at_ps = wire.net.now_ps().saturating_add((ps as f64 * state.slowness) as u64);
+        let key = RANK | u64::from(self.job) << 24 | u64::from(rank) << 8 | u64::from(unit);
+        wire.net.set_timer(at_ps, key);
+        self.release(rank, node, true);
+    }
+
+    fn end(&mut self, rank: u32, node: u32) {
+        let state = &mut self.ranks[rank as usize];
+        state.left -= 1;
+        if state.left == 0 {
+            self.done.push((rank, state.run));
+        }
+        self.release(rank, node, false);
+    }
+
+    /// Lets go on what waits for the start or the end of a node.
+    fn release(&mut self, rank: u32, node: u32, at_start: bool) {
+        let waits = &mut self.ranks[rank as usize].waits;
+        for follower in self.work.schedule.ranks[rank as usize].followers(node, at_start) {
+            waits[follower as usize] -= 1;
+            if waits[follower as usize] == 0 {
+                self.ready.push_back((rank, follower));
+            }
+        }
+    }
+
+    fn communicate(&mut self, rank: u32) {
+        let state = &mut self.ranks[rank as usize];
+        if !std::mem::replace(&mut state.communicates, true) {
+            self.begun.push(state.run);
+        }
+    }
+
+    /// Sends a message; `node` ends with it.
+    fn send(
+        &mut self,
+        wire: &mut Wire,
+        (from, to, channel): (u32, u32, u32),
+        bytes: u64,
+        tag: Tag,
+        node: Option<u32>,
+    ) {
+        let [src, dst] = [from, to].map(|rank| self.placement[rank as usize]);
+        if src == dst {
+            let Local { latency_ps, .. } = self.work.local;
+            let time_ps = self.work.local.serialisation_ps(bytes);
+            let state = &mut self.ranks[from as usize];
+            let start_ps = state.local_free_ps.max(wire.net.now_ps());
+            state.local_free_ps = start_ps.saturating_add(time_ps);
+            state.local.push_back((to, tag, node));
+            let key = RANK | ARRIVAL | u64::from(self.job) << 24 | u64::from(from) << 8;
+            wire.net.set_timer(state.local_free_ps.saturating_add(latency_ps), key);
+            return;
+        }
+        let stream = *self.stream_of.entry((from, to, channel)).or_insert_with(|| {
+            let number = self.streams.len() as u32;
+            let flow = wire.transport.open(src, dst, Owner::Job(self.job, number), self.ecn);
+            let (tags, unacknowledged) = Default::default();
+            self.streams.push(Stream { flow, from, to, tags, unacknowledged });
+            number
+        });
+        let stream = &mut self.streams[stream as usize];
+        stream.tags.push_back(tag);
+        // An empty message is sent as one byte, so that the receiver can count it.
+        let end = wire.transport.submit(wire.net, stream.flow, bytes.max(1));
+        if let Some(node) = node {
+            stream.unacknowledged.push_back((end, node));
+            if stream.unacknowledged.len() == 1 {
+                wire.transport.report_acknowledgement(stream.flow, end);
+            }
+        }
+    }
+
+    fn arrive(&mut self, wire: &mut Wire, from: u32, to: u32, tag: Tag) {
+        match tag {
+            Tag::Message(tag) => {
+                let state = &mut self.ranks[to as usize];
+                let receivers = state.receivers.get_mut(&(from, tag));
+                match receivers.and_then(VecDeque::pop_front) {
+                    Some(node) => {
+                        if state.receivers[&(from, tag)].is_empty() {
+                            state.receivers.remove(&(from, tag));
+                        }
+                        self.end(to, node);
+                    }
+                    None => *state.arrived.entry((from, tag)).or_default() += 1,
+                }
+            }
+            Tag::Step(group, operation, step) => {
+                let at = self.member_at(to, group);
+                let member = &mut self.ranks[to as usize].groups[at];
+                *member.arrived.entry((operation, step)).or_default() += 1;
+                self.advance_group(wire, to, at);
+            }
+        }
+    }
+
+    /// The place of a group in a rank's list.
+    fn member_at(&self, rank: u32, group: u32) -> usize {
+        let groups = &self.work.schedule.ranks[rank as usize].groups;
+        groups.binary_search(&group).expect("members were checked")
+    }
+
+    fn end_operation(&mut self, rank: u32, at: usize) {
+        let member = &mut self.ranks[rank as usize].groups[at];
+        member.next += 1;
+        (member.step, member.sent) = (0, false);
+        let node = member.running.take().expect("an operation that ends has run");
+        self.end(rank, node);
+    }
+
+    /// Takes a rank as far as it gets in the operations of a group.
+    fn advance_group(&mut self, wire: &mut Wire, rank: u32, at: usize) {
+        loop {
+            let member = &mut self.ranks[rank as usize].groups[at];
+            let Some(node) = member.running else {
+                let Some(node) = member.could.remove(&member.next) else { return };
+                member.running = Some(node);
+                self.communicate(rank);
+                self.release(rank, node, true);
+                if self.submit(rank, at, node) {
+                    return;
+                }
+                if rank == 0 {
+                    begin_order(wire.net);
+                }
+                continue;
+            };
+            let op = self.work.schedule.ranks[rank as usize].nodes[node as usize].op;
+            let Op::Collective { kind, group, bytes, .. } = op else {
+                unreachable!("a member runs collectives")
+            };
+            if kind == Collective::Allreduce && self.workers[group as usize].is_some() {
+                return;
+            }
+            let members = self.work.schedule.groups[group as usize].len() as u32;
+            let (index, step, operation) = (member.index, member.step, member.next);
+            if step == steps_of(kind, self.algorithm, members, bytes) {
+                self.end_operation(rank, at);
+                continue;
+            }
+            let part = step_of(kind, self.algorithm, (index, members), step, bytes);
+            if !std::mem::replace(&mut member.sent, true) {
+                for (to, bytes) in part.sends {
+                    let to = self.work.schedule.groups[group as usize][to as usize];
+                    let tag = Tag::Step(group, operation, step);
+                    self.send(wire, (rank, to, group + 1), bytes, tag, None);
+                }
+            }
+            let member = &mut self.ranks[rank as usize].groups[at];
+            let arrived = member.arrived.get(&(operation, step)).copied().unwrap_or(0);
+            if arrived < part.receives {
+                return;
+            }
+            member.arrived.remove(&(operation, step));
+            member.step += 1;
+            member.sent = false;
+            if rank == 0 {
+                begin_order(wire.net);
+            }
+        }
+    }
+
+    /// Hands an allreduce over to a worker in the network; false if the hosts have to do it.
+    fn submit(&mut self, rank: u32, at: usize, node: u32) -> bool {
+        let op = self.work.schedule.ranks[rank as usize].nodes[node as usize].op;
+        let Op::Collective { kind: Collective::Allreduce, group, bytes, .. } = op else {
+            return false;
+        };
+        let Some(first_worker) = self.workers[group as usize] else { return false };
+        let Member { index, next: id, .. } = self.ranks[rank as usize].groups[at];
+        self.submissions.push(Submission { worker: first_worker + index, id, bytes });
+        true
+    }
+}
