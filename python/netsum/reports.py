@@ -75,15 +75,15 @@ class Link(TypedDict):
     across: Across | None
 
 
-class SwitchCost(TypedDict):
-    """The cost of operations through switches, as measured when the group connected; equal at all ranks."""
+class OperationCost(TypedDict):
+    """Times of one operation, each from the call to its end at the slowest rank: pairs of bytes and seconds."""
 
-    latency_s: float
-    barrier_s: float | None
-    """None if the switches of the job do no barriers."""
-    bytes_per_s: float
-    hosts_extra_s: float
-    """What an operation between the hosts takes besides the messages of the cost model."""
+    switches: list[tuple[int, float]]
+    hosts: list[tuple[int, float]]
+
+
+SwitchCost = dict[str, OperationCost]
+"""Costs by operation, as measured when the group connected; equal at all ranks."""
 
 
 class GroupStats(TypedDict):

@@ -22,7 +22,7 @@ OPERATIONS = os.environ.get(
     "NETSUM_FABRIC_CHOICES_OF", "allreduce,reduce_scatter,allgather,broadcast,reduce,alltoall,barrier"
 ).split(",")
 MOST_BYTES = int(os.environ.get("NETSUM_FABRIC_CHOICES_BYTES", 2 << 20))
-SIZES = [size for size in (8 << 3 * k for k in range(9)) if size <= MOST_BYTES]
+SIZES = [size for size in [*(8 << 3 * k for k in range(8)), 64 << 20] if size <= MOST_BYTES]
 GUARD_S = 3600.0
 LARGE_BYTES = 256 << 10
 
@@ -40,6 +40,10 @@ def compared(rate_bps: int, workers: int) -> dict:
         times[chosen] = times.get(chosen, []) + times.pop("auto")
         medians = {way: statistics.median(each) for way, each in times.items()}
         best = min(medians, key=medians.__getitem__)
+        # Of the two paths: the switches, and what the hosts would do.
+        costs = {cost["name"]: cost["seconds"] for cost in row["explained"]["costs"] if cost["seconds"] is not None}
+        host = min((way for way in medians if way in costs), key=costs.__getitem__)
+        paths = [medians[way] for way in (host, "trees") if way in medians]
         rows.append(
             {
                 "operation": row["operation"],
@@ -47,6 +51,7 @@ def compared(rate_bps: int, workers: int) -> dict:
                 "chosen": chosen,
                 "best": best,
                 "over": medians[chosen] / medians[best] - 1,
+                "over_other_path": medians[chosen] / min(*paths, medians[chosen]) - 1,
                 "median_s": medians,
                 "best_s": {way: min(each) for way, each in times.items()},
                 "calls": {way: len(each) for way, each in times.items()},

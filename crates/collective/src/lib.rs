@@ -39,8 +39,10 @@ mod rest;
 mod shared;
 mod status;
 mod steps;
+mod switch_cost;
 mod task;
 mod terms;
+mod trial;
 mod work;
 
 pub use call::Elements;
@@ -49,7 +51,7 @@ pub use error::Error;
 pub use explain::{Choice, Cost, explain};
 pub use group::Group;
 pub use hosts::Hosts;
-pub use link_cost::{Across, LinkCost, SwitchCost};
+pub use link_cost::{Across, LinkCost};
 pub use netsum_net::Buffer;
 pub use netsum_net::mesh::Network;
 pub use netsum_wire::{Dtype, Format, ReduceOp, shared_scale};
@@ -57,6 +59,7 @@ pub use options::{GroupConfig, Options, Order, PROTOCOLS, congestion_rules, netw
 pub use recorder::{KEPT as RECORDED_MAX, Recorded, RecordedData, RecordedOperation};
 pub use status::{GroupStats, HostStats, LinkView, Pause, PlanView, SumPath, TreeView};
 pub use steps::{Step, training_steps};
+pub use switch_cost::{Curve, Operation, OperationCost, SwitchCost};
 pub use terms::Terms;
 pub use work::Work;
 

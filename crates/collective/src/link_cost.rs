@@ -33,26 +33,6 @@ pub struct Across {
     pub bytes_per_s: f64,
 }
 
-/// Costs of operations through switches; equal at all ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct SwitchCost {
-    /// Time of an allreduce of a few bytes, from the call to its end.
-    pub latency_s: f64,
-    /// Time of a barrier; `None` if the switches of this job do none.
-    pub barrier_s: Option<f64>,
-    /// Bytes per second over a rank's link, in the busier direction.
-    pub bytes_per_s: f64,
-    /// What an operation between the hosts takes besides the messages of the cost model: threads, mostly.
-    pub hosts_extra_s: f64,
-}
-
-impl SwitchCost {
-    /// Seconds of an operation that sends or gives a rank so many bytes.
-    pub fn seconds(&self, bytes: usize) -> f64 {
-        self.latency_s + bytes as f64 / self.bytes_per_s
-    }
-}
-
 fn plain<S: serde::Serializer>(hosts: &Arc<Hosts>, out: S) -> Result<S::Ok, S::Error> {
     serde::Serialize::serialize(hosts.as_ref(), out)
 }

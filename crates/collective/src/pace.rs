@@ -11,7 +11,7 @@ use netsum_net::mesh::MeshError;
 use crate::comm::{Comm, Ticket};
 use crate::core::Core;
 use crate::hosts::Hosts;
-use crate::link_cost::{Pace, Paces, SwitchCost};
+use crate::link_cost::{Pace, Paces};
 use crate::pieces::{CHUNK, pieces};
 use crate::{Error, Options};
 
@@ -42,72 +42,26 @@ pub(crate) fn measure(
     })
 }
 
-/// An operation that [`measure_switches`] times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Timed {
-    /// An allreduce of so many bytes through switches.
-    Switches(usize),
-    /// A barrier through switches.
-    Barrier,
-    /// An allreduce of so many bytes between the hosts.
-    Hosts(usize),
+/// Exchanges of values among all ranks before the first operation.
+pub(crate) struct Agreement<'a> {
+    core: &'a Core,
+    deadline: Instant,
+    done: u64,
 }
 
-/// Measures operations through switches; all ranks call it, and get the same result: `None` if switches did not do all
-/// that they were given. `trees`: whether this rank's plan has any. `barriers`: whether switches do barriers. `run` does
-/// an operation, and returns its seconds. `hosts_s`: what the cost model expects of an allreduce of [`WORD`] bytes
-/// between the hosts. `in_network`: whether switches did everything so far. Errors as `measure`, and those of `run`.
-pub(crate) fn measure_switches(
-    core: &Core,
-    deadline: Instant,
-    (trees, barriers): (bool, bool),
-    mut run: impl FnMut(Timed) -> Result<f64, Error>,
-    hosts_s: f64,
-    in_network: impl Fn() -> bool,
-) -> Result<Option<SwitchCost>, Error> {
-    let mut agreed = 0;
-    let mut agree = |own: f64| {
-        // Each exchange has a number of its own, among those that no operation has.
-        agreed += 1;
-        with_probe(core, SEQUENCE - 1 - agreed, deadline, |probe| probe.worst(own))
-    };
-    if agree(if trees { 0.0 } else { 1.0 })? != 0.0 {
-        return Ok(None);
+impl Agreement<'_> {
+    pub(crate) fn new(core: &Core, deadline: Instant) -> Agreement<'_> {
+        Agreement { core, deadline, done: 0 }
     }
-    // In turns, so that other load disturbs all alike.
-    let small = [Timed::Switches(WORD), Timed::Hosts(WORD), Timed::Barrier];
-    let small = &small[..if barriers { 3 } else { 2 }];
-    let mut medians = |count: u32| {
-        let mut times = [const { Vec::new() }; 3];
-        for _ in 0..count {
-            for (times, &timed) in times.iter_mut().zip(small) {
-                times.push(run(timed)?);
-            }
-        }
-        Ok::<[f64; 3], Error>(times.map(|times| lower_median(times).unwrap_or(0.0)))
-    };
-    // The first ones wait for the slowest rank, and find no cache filled.
-    medians(1)?;
-    let few = agree(medians(STEPS_FIRST)?[0])?;
-    let times = medians(if few > SLOW_S { STEPS_FIRST } else { STEPS })?;
-    let latency_s = agree(times[0])?.max(LATENCY_LEAST_S);
-    let hosts_extra_s = (agree(times[1])? - hosts_s).max(0.0);
-    let barrier_s = agree(times[2])?.max(LATENCY_LEAST_S);
-    let barrier_s = barriers.then_some(barrier_s);
-    let mut bytes = BYTES_FIRST;
-    let bytes_per_s = loop {
-        let seconds = agree(run(Timed::Switches(bytes))?)?;
-        if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
-            let again = agree(run(Timed::Switches(bytes))?)?;
-            let seconds = seconds.min(again);
-            let transfer = (seconds - latency_s).max(seconds / 2.0);
-            break (bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST);
-        }
-        bytes *= 4;
-    };
-    let elsewhere = agree(if in_network() { 0.0 } else { 1.0 })?;
-    let cost = SwitchCost { latency_s, barrier_s, bytes_per_s, hosts_extra_s };
-    Ok((elsewhere == 0.0).then_some(cost))
+
+    /// Replaces each value by the largest of all ranks'. All ranks call it with as many values. Errors as [`measure`].
+    pub(crate) fn slowest(&mut self, values: &mut [f64]) -> Result<(), Error> {
+        // Each exchange has a number of its own, among those that no operation has.
+        self.done += 1;
+        with_probe(self.core, SEQUENCE - 1 - self.done, self.deadline, |probe| {
+            probe.worst_of(values)
+        })
+    }
 }
 
 /// Whether `yes` is true at all ranks; the same result at all of them.
@@ -227,32 +181,41 @@ impl Probe<'_> {
 
     /// The maximum of all ranks' values.
     fn worst(&mut self, own: f64) -> Result<f64, MeshError> {
-        let word = Buffer::from_vec(own.to_le_bytes().to_vec());
+        let mut value = [own];
+        self.worst_of(&mut value)?;
+        Ok(value[0])
+    }
+
+    /// The maximum of each of all ranks' values, in place.
+    fn worst_of(&mut self, values: &mut [f64]) -> Result<(), MeshError> {
+        let own: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let len = own.len();
+        let own = Buffer::from_vec(own);
         let mut received = Vec::new();
         for from in self.comm.others() {
-            let mut answer = Buffer::from_vec(vec![0; WORD]);
-            let ticket = self.comm.receive(from, self.part, &mut answer, 0, WORD);
+            let mut answer = Buffer::from_vec(vec![0; len]);
+            let ticket = self.comm.receive(from, self.part, &mut answer, 0, len);
             received.push((ticket, answer));
         }
         for to in self.comm.others() {
-            self.comm.send(to, self.part, &word, 0, WORD);
+            self.comm.send(to, self.part, &own, 0, len);
         }
         self.part += 1;
-        let mut worst = own;
         for (ticket, answer) in received {
             self.comm.wait(ticket)?;
-            let mut bytes = [0; WORD];
-            answer.read(0, &mut bytes);
-            // NaN is ignored.
-            worst = worst.max(f64::from_le_bytes(bytes));
+            for (place, worst) in values.iter_mut().enumerate() {
+                let mut bytes = [0; WORD];
+                answer.read(place * WORD, &mut bytes);
+                // NaN is ignored.
+                *worst = worst.max(f64::from_le_bytes(bytes));
+            }
         }
-        self.comm.flush()?;
-        Ok(worst)
+        self.comm.flush()
     }
 }
 
 /// The median, of an even number of times the lower one: whatever disturbs a step makes it longer.
-fn lower_median(mut times: Vec<f64>) -> Option<f64> {
+pub(crate) fn lower_median(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
     times.get(times.len().saturating_sub(1) / 2).copied()
 }
@@ -263,7 +226,7 @@ pub(crate) const WORD: usize = 8;
 const STEPS_FIRST: u32 = 4;
 const STEPS: u32 = 16;
 /// With such a latency a few steps are accurate enough, and many take long.
-const SLOW_S: f64 = 2e-3;
+pub(crate) const SLOW_S: f64 = 2e-3;
 const BYTES_FIRST: usize = 64 << 10;
 /// About a millisecond at 40 Gbit/s.
 const BYTES_MOST: usize = 4 << 20;
@@ -271,7 +234,7 @@ const AGAIN: u32 = 2;
 /// Long compared with threads and system calls, and with the burst that a traffic shaper lets pass.
 const LONG_ENOUGH_S: f64 = 15e-3;
 /// Bounds on other ranks' values, so that costs cannot overflow.
-const LATENCY_LEAST_S: f64 = 1e-7;
+pub(crate) const LATENCY_LEAST_S: f64 = 1e-7;
 const LATENCY_MOST_S: f64 = 100.0;
 const RATE_LEAST: f64 = 1.0;
 const RATE_MOST: f64 = 1e13;

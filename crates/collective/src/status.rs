@@ -11,8 +11,9 @@ use netsum_topo::links::TreePlan;
 use serde::Serialize;
 
 use crate::Error;
-use crate::link_cost::{LinkCost, SwitchCost};
+use crate::link_cost::LinkCost;
 use crate::planned::Measured;
+use crate::switch_cost::SwitchCost;
 
 /// The coordinator's latest decisions, read by callers.
 #[derive(Clone, Debug, Default)]

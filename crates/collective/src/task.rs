@@ -7,16 +7,13 @@ use netsum_net::mesh::MeshError;
 use netsum_net::worker::{Parts, Remaining};
 use netsum_proto::Pattern;
 use netsum_topo::SumOrder;
-use netsum_wire::{Dtype, Format, Rank, ReduceOp};
+use netsum_wire::{Dtype, Format, Rank};
 
-use crate::algorithm::{
-    self, ALLGATHER, ALLREDUCE, Allgather, Allreduce, BARRIER, BROADCAST, Broadcast, GatherShape,
-    REDUCE, REDUCE_SCATTER, Reduce, ReduceScatter, ScatterShape, SumShape,
-};
+use crate::algorithm::{self, Allgather, Allreduce, Broadcast, Reduce, ReduceScatter};
 use crate::combine::{Combine, conclude, own_copy, prepare};
 use crate::comm::Comm;
-use crate::link_cost::LinkCost;
 use crate::pieces::copy;
+use crate::switch_cost::{COPIED, HostShape, Operation};
 
 /// One collective as a rank called it.
 pub(crate) enum Task {
@@ -108,46 +105,28 @@ impl Task {
         (self.bytes() / self.format().dtype.size()) as u64
     }
 
-    /// Bytes that cross the busiest rank's link through switches, in the busier direction: a rank sends or gets every
-    /// element once, except that it does not get its own part of an all-gather.
-    pub(crate) fn link_bytes(&self) -> usize {
+    /// The operation that it is.
+    pub(crate) fn operation(&self) -> Operation {
         match self {
-            Task::Allgather { outputs, .. } => {
-                let sizes = || outputs.iter().map(Buffer::len);
-                let (longest, shortest) = (sizes().max(), sizes().min());
-                (self.bytes() - shortest.unwrap_or(0)).max(longest.unwrap_or(0))
-            }
-            _ => self.bytes(),
+            Task::Allreduce { .. } | Task::AllreduceTogether { .. } => Operation::Allreduce,
+            Task::Reduce { .. } => Operation::Reduce,
+            Task::ReduceScatter { .. } => Operation::ReduceScatter,
+            Task::Broadcast { .. } => Operation::Broadcast,
+            Task::Allgather { .. } => Operation::Allgather,
+            Task::Barrier => Operation::Barrier,
         }
     }
 
-    /// Seconds that hosts need, by the cost model. `named`: the algorithm of an operation that options name.
-    pub(crate) fn host_seconds<'a>(
-        &self,
-        link: &LinkCost,
-        order: Arc<SumOrder>,
-        named: impl Fn(&str) -> Option<&'a str>,
-    ) -> f64 {
-        let (format, bytes) = (self.format(), self.bytes());
-        let longest = |parts: &[Buffer]| parts.iter().map(Buffer::len).max().unwrap_or(0);
-        match self {
-            Task::Allreduce { .. } | Task::AllreduceTogether { .. } => {
-                ALLREDUCE.seconds(named("allreduce"), link, &SumShape { order, format, bytes })
+    /// What its modelled cost between the hosts depends on.
+    pub(crate) fn host_shape(&self) -> HostShape {
+        let bytes = self.bytes();
+        let longest = match self {
+            Task::ReduceScatter { inputs: parts, .. } | Task::Allgather { outputs: parts, .. } => {
+                parts.iter().map(Buffer::len).max().unwrap_or(0)
             }
-            Task::Reduce { .. } => {
-                REDUCE.seconds(named("reduce"), link, &SumShape { order, format, bytes })
-            }
-            Task::ReduceScatter { inputs, .. } => {
-                let shape = ScatterShape { order, format, longest: longest(inputs) };
-                REDUCE_SCATTER.seconds(named("reduce_scatter"), link, &shape)
-            }
-            Task::Broadcast { .. } => BROADCAST.seconds(named("broadcast"), link, &bytes),
-            Task::Allgather { outputs, .. } => {
-                let shape = GatherShape { longest: longest(outputs), all: bytes };
-                ALLGATHER.seconds(named("allgather"), link, &shape)
-            }
-            Task::Barrier => BARRIER.seconds(named("barrier"), link, &()),
-        }
+            _ => bytes,
+        };
+        HostShape { operation: self.operation(), format: self.format(), bytes, longest }
     }
 
     /// Whether every part consists of whole elements of packets.
@@ -291,6 +270,3 @@ impl Task {
         Ok(())
     }
 }
-
-/// Bits are copied in words of four bytes.
-const COPIED: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };

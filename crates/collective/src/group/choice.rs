@@ -1,5 +1,6 @@
 //! Whether switches or hosts do an operation: by a threshold that somebody has set, or by measured costs.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -8,14 +9,15 @@ use netsum_wire::{Dtype, ReduceOp};
 
 use super::connected::{Connected, Issued};
 use super::context::Context;
-use crate::call::Call;
+use crate::call::{Call, Elements};
 use crate::combine::Combine;
 use crate::coordinator::{JobState, TreeJob};
 use crate::explain::Choice;
-use crate::link_cost::SwitchCost;
-use crate::pace::{self, Timed, WORD};
+use crate::pace::Agreement;
+use crate::switch_cost::{HostShape, Operation, SwitchCost};
 use crate::task::Task;
 use crate::terms::Here;
+use crate::trial::{self, Outcome, Trial, Way};
 use crate::work::{OperationSummary, Work};
 use crate::{Cost, Error, address};
 
@@ -38,47 +40,58 @@ impl Connected {
         let Some(&least) = self.core.min_bytes.get() else { return false };
         match &self.switch_cost {
             None => barrier || bytes as u64 >= least,
-            Some(cost) => {
-                let order = self.core.order.load_full();
-                let hosts_s = task.host_seconds(&self.link(), order, |operation| {
-                    self.core.algorithms.get(operation).map(String::as_str)
-                });
-                let switches_s = match barrier {
-                    true => cost.barrier_s.unwrap_or(f64::INFINITY),
-                    false => cost.seconds(task.link_bytes()),
-                };
-                switches_s < hosts_s + cost.hosts_extra_s
-            }
+            Some(cost) => cost.0.get(&task.operation()).is_some_and(|measured| {
+                let hosts_s = measured.hosts.seconds(bytes) * self.beside_measured(task);
+                measured.switches.seconds(bytes) < hosts_s
+            }),
         }
     }
 
-    /// Adds the switches to the hosts' algorithms for an operation of `bytes` per rank.
+    /// How many times longer the hosts need for this operation than for one as it was measured, of as many bytes: other
+    /// types may be added in another order, and parts of different sizes take as long as the longest.
+    fn beside_measured(&self, task: &Task) -> f64 {
+        let shape = task.host_shape();
+        let measured = HostShape::measured(shape.operation, self.core.size, shape.bytes);
+        if shape == measured { 1.0 } else { self.modelled_s(shape) / self.modelled_s(measured) }
+    }
+
+    fn modelled_s(&self, shape: HostShape) -> f64 {
+        let order = self.core.order.load_full();
+        let named = |operation: &str| self.core.algorithms.get(operation).map(String::as_str);
+        shape.seconds(&self.link(), order, named)
+    }
+
+    /// Adds the switches to the hosts' algorithms for an operation of `bytes` per rank, and what was measured to the
+    /// modelled costs of hosts.
     pub(super) fn with_switches(&self, operation: &str, bytes: usize, mut hosts: Choice) -> Choice {
         let Some(cost) = &self.switch_cost else { return hosts };
-        let others = self.core.size.saturating_sub(1) as usize;
-        let seconds = match operation {
-            "allreduce" => Some(cost.seconds(bytes)),
-            "barrier" => cost.barrier_s,
-            "reduce" | "reduce_scatter" | "broadcast" if self.all_collectives => {
-                Some(cost.seconds(bytes))
-            }
-            "allgather" if self.all_collectives => Some(cost.seconds(bytes.saturating_mul(others))),
-            _ => None,
+        let measured = Operation::named(operation)
+            .and_then(|operation| Some((operation, cost.0.get(&operation)?)));
+        let Some((operation, measured)) = measured else {
+            hosts.costs.push(Cost { name: SWITCHES, seconds: None });
+            return hosts;
         };
+        let bytes = match operation {
+            Operation::Allgather => bytes.saturating_mul(self.core.size as usize),
+            _ => bytes,
+        };
+        let shape = HostShape::measured(operation, self.core.size, bytes);
+        let correction = measured.hosts.seconds(bytes) / self.modelled_s(shape);
         for seconds in hosts.costs.iter_mut().filter_map(|cost| cost.seconds.as_mut()) {
-            *seconds += cost.hosts_extra_s;
+            *seconds *= correction;
         }
         let chosen = hosts.costs.iter().find(|cost| cost.name == hosts.chosen);
         let hosts_s = chosen.and_then(|cost| cost.seconds).unwrap_or(f64::INFINITY);
-        if seconds.is_some_and(|seconds| seconds < hosts_s) {
+        let seconds = measured.switches.seconds(bytes);
+        if seconds < hosts_s {
             (hosts.chosen, hosts.why) = (SWITCHES, "the least cost");
         }
-        hosts.costs.push(Cost { name: SWITCHES, seconds });
+        hosts.costs.push(Cost { name: SWITCHES, seconds: Some(seconds) });
         hosts
     }
 
-    /// Measures what operations through switches cost, unless somebody has set a threshold; all ranks call it. `None`
-    /// where switches have not done them all.
+    /// Measures what operations through switches cost, beside the hosts, unless somebody has set a threshold; all ranks
+    /// call it. `None` where switches have not done all that they were given.
     pub(super) fn measure_switches(
         &self,
         context: &Context<'_>,
@@ -96,35 +109,71 @@ impl Connected {
         }
         let counters = &self.core.counters;
         let done = counters.network_operations.load(Ordering::Relaxed);
-        let count = std::cell::Cell::new(0);
-        let run = |timed: Timed| {
-            count.set(count.get() + u64::from(!matches!(timed, Timed::Hosts(_))));
-            self.time(timed, context.until)
+        let count = Cell::new(0);
+        let run = |trial: Trial| {
+            count.set(count.get() + u64::from(trial.way == Way::Switches));
+            let (call, task) = self.example(trial);
+            let bytes = task.bytes();
+            // A rank that is done sooner than others, as the root of a broadcast, waits for them.
+            self.time(Call::barrier(), Task::Barrier, Way::Hosts, context.until)?;
+            let seconds = self.time(call, task, trial.way, context.until)?;
+            Ok(Outcome { bytes, seconds })
         };
-        let order = self.core.order.load_full();
-        let hosts_s = small_sum(WORD).host_seconds(&self.link(), order, |operation| {
-            self.core.algorithms.get(operation).map(String::as_str)
-        });
         let in_network =
             || counters.network_operations.load(Ordering::Relaxed) == done + count.get();
-        let (core, what) = (&self.core, (trees, self.all_collectives));
-        let cost = pace::measure_switches(core, context.until, what, run, hosts_s, in_network)?;
+        let operations = if self.all_collectives { &Operation::ALL[..] } else { &ALWAYS[..] };
+        let mut agreement = Agreement::new(&self.core, context.until);
+        let slowest = |values: &mut [f64]| agreement.slowest(values);
+        let cost = trial::compare(slowest, trees, operations, run, in_network)?;
         // What a user counts begins now.
         counters.network_operations.store(0, Ordering::Relaxed);
         counters.operations.store(0, Ordering::Relaxed);
         Ok(cost)
     }
 
-    /// Seconds of an operation that the user has not called.
-    fn time(&self, timed: Timed, until: Instant) -> Result<f64, Error> {
-        let (call, mut task) = match timed {
-            Timed::Barrier => (Call::barrier(), Task::Barrier),
-            Timed::Switches(bytes) | Timed::Hosts(bytes) => {
-                let (dtype, how) = MEASURED;
-                let numel = (bytes / dtype.size()) as u64;
-                (Call::Allreduce { dtype, numel, how }, small_sum(bytes))
+    /// The operation to time. Its memory has been written to: pages that the kernel has yet to provide would count.
+    fn example(&self, trial: Trial) -> (Call, Task) {
+        let Trial { operation, bytes, .. } = trial;
+        let (ranks, root) = (self.core.size as usize, 0);
+        let (dtype, how) = (Dtype::F32, Combine::Plain(ReduceOp::Sum));
+        let of = |bytes: usize| Buffer::from_vec(vec![FILL; bytes]);
+        let numel = (bytes / dtype.size()) as u64;
+        let elements = Elements::default();
+        // At least an element for each rank.
+        let part = (numel as usize / ranks).max(1) * dtype.size();
+        let parts = || (0..ranks).map(|_| of(part)).collect::<Vec<Buffer>>();
+        match operation {
+            Operation::Allreduce => (
+                Call::Allreduce { dtype, numel, how },
+                Task::Allreduce { dtype, how, buffer: of(bytes) },
+            ),
+            Operation::Reduce => (
+                Call::Reduce { dtype, numel, how, root },
+                Task::Reduce { dtype, how, buffer: of(bytes), root },
+            ),
+            Operation::ReduceScatter => {
+                let counts = vec![(part / dtype.size()) as u64; ranks].into();
+                let (output, inputs) = (Some(of(part)), parts());
+                (
+                    Call::ReduceScatter { dtype, counts, how },
+                    Task::ReduceScatter { dtype, how, output, inputs },
+                )
             }
-        };
+            Operation::Broadcast => (
+                Call::Broadcast { bytes: bytes as u64, root, elements },
+                Task::Broadcast { buffer: of(bytes), root },
+            ),
+            Operation::Allgather => {
+                let sizes = vec![part as u64; ranks].into();
+                let (input, outputs) = (of(part), parts());
+                (Call::Allgather { sizes, elements }, Task::Allgather { input, outputs })
+            }
+            Operation::Barrier => (Call::barrier(), Task::Barrier),
+        }
+    }
+
+    /// Seconds of an operation that the user has not called.
+    fn time(&self, call: Call, mut task: Task, way: Way, until: Instant) -> Result<f64, Error> {
         let called = Instant::now();
         let fingerprint = call.fingerprint();
         let mut turn = self.queue.lock();
@@ -136,11 +185,15 @@ impl Connected {
         let here = Some(Here { interrupted: || false });
         let issued =
             Issued { sequence, fingerprint, deadline: until, work: work.clone(), here, turn };
-        if let Timed::Hosts(_) = timed {
-            let order = self.core.order.load_full();
-            self.on_host(issued, move |comm| task.run(comm, order));
-        } else {
-            self.give_to_switches(issued, task);
+        match way {
+            Way::Switches => self.give_to_switches(issued, task),
+            Way::Hosts => {
+                let order = self.core.order.load_full();
+                self.on_host(issued, move |comm| {
+                    task.prepare(comm.rank());
+                    task.run(comm, order)
+                });
+            }
         }
         work.wait(None)?;
         Ok(called.elapsed().as_secs_f64())
@@ -159,11 +212,7 @@ impl Connected {
     }
 }
 
-/// A sum of zeros.
-fn small_sum(bytes: usize) -> Task {
-    let (dtype, how) = MEASURED;
-    Task::Allreduce { dtype, how, buffer: Buffer::from_vec(vec![0; bytes]) }
-}
-
-/// The measured sums.
-const MEASURED: (Dtype, Combine) = (Dtype::F32, Combine::Plain(ReduceOp::Sum));
+/// What switches do of every job.
+const ALWAYS: [Operation; 1] = [Operation::Allreduce];
+/// Every byte of the measured buffers: 0.75 as float32.
+const FILL: u8 = 0x3f;

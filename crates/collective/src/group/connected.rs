@@ -14,10 +14,11 @@ use crate::coordinator::Coordinator;
 use crate::core::Core;
 use crate::deadline::after;
 use crate::hosts::Hosts;
-use crate::link_cost::{LinkCost, SwitchCost};
+use crate::link_cost::LinkCost;
 use crate::planned::session::Session;
 use crate::queue::{Body, Job, OpQueue, QueueState};
 use crate::status::{GroupStats, HostStats, Status};
+use crate::switch_cost::SwitchCost;
 use crate::task::Task;
 use crate::terms::{Here, Terms};
 use crate::work::{OperationSummary, Work};
@@ -126,7 +127,7 @@ impl Connected {
         let hosts = HostStats {
             hosts_by,
             link,
-            switches: self.switch_cost,
+            switches: self.switch_cost.clone(),
             host_bytes_tx: sent,
             host_bytes_rx: received,
             host_strangers: self.core.mesh.unknown_senders(),

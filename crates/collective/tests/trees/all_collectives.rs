@@ -185,7 +185,15 @@ fn ranks_agree_on_measured_costs_and_explain_what_they_choose() {
         expected += chosen("barrier", 0);
         let after = stats(group);
         assert_eq!(after["network_operations"], expected, "{after}");
-        assert!(after["switches"]["latency_s"].as_f64().unwrap() > 0.0, "{after}");
+        for operation in ["allreduce", "reduce", "reduce_scatter", "broadcast", "allgather"] {
+            for way in ["switches", "hosts"] {
+                let curve = after["switches"][operation][way].as_array().unwrap();
+                let bytes = |place: usize| curve[place][0].as_u64().unwrap();
+                assert!(curve.len() >= 3 && (0..curve.len() - 1).all(|i| bytes(i) < bytes(i + 1)));
+                assert!(curve.iter().all(|point| point[1].as_f64().unwrap() > 0.0), "{after}");
+            }
+        }
+        assert_eq!(after["switches"]["barrier"]["switches"].as_array().unwrap().len(), 1);
         after["switches"].clone()
     });
     assert!(costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
