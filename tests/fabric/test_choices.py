@@ -42,7 +42,8 @@ def compared(rate_bps: int, workers: int) -> dict:
         best = min(medians, key=medians.__getitem__)
         # Of the two paths: the switches, and what the hosts would do.
         costs = {cost["name"]: cost["seconds"] for cost in row["explained"]["costs"] if cost["seconds"] is not None}
-        host = min((way for way in medians if way in costs), key=costs.__getitem__)
+        # Ways that are far off were not tried.
+        host = min((way for way in medians if way in costs), key=costs.__getitem__, default=None)
         paths = [medians[way] for way in (host, "trees") if way in medians]
         rows.append(
             {

@@ -189,7 +189,10 @@ fn ranks_agree_on_measured_costs_and_explain_what_they_choose() {
             for way in ["switches", "hosts"] {
                 let curve = after["switches"][operation][way].as_array().unwrap();
                 let bytes = |place: usize| curve[place][0].as_u64().unwrap();
-                assert!(curve.len() >= 3 && (0..curve.len() - 1).all(|i| bytes(i) < bytes(i + 1)));
+                assert!(
+                    (0..curve.len() - 1).all(|place| bytes(place) < bytes(place + 1)),
+                    "{after}"
+                );
                 assert!(curve.iter().all(|point| point[1].as_f64().unwrap() > 0.0), "{after}");
             }
         }
