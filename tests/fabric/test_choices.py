@@ -59,7 +59,7 @@ def compared(rate_bps: int, workers: int) -> dict:
                 "predicted_s": {cost["name"]: cost["seconds"] for cost in row["explained"]["costs"]},
             }
         )
-    costs = {name: found[name] for name in ("link", "switches")}
+    costs = {name: found[name] for name in ("link", "switches", "connect_s")}
     return {"rate_bps": rate_bps, "workers": workers, **costs, "rows": rows}
 
 
