@@ -5,13 +5,12 @@ The format: https://github.com/opencontainers/image-spec (image layout, index, m
 
 import gzip
 import hashlib
-import io
 import json
-import tarfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from archives import tar
 from build import Built, Processor
 
 USER = 65532
@@ -43,7 +42,7 @@ def make(name: str, built: dict[Processor, Built], version: str, epoch: int, out
     files["index.json"] = _json({"schemaVersion": 2, "mediaType": _INDEX, "manifests": [tagged]})
     files["oci-layout"] = _json({"imageLayoutVersion": "1.0.0"})
     archive = out / f"{name}-{version}.oci.tar"
-    archive.write_bytes(_tar([(path, files[path], 0o644, 0) for path in sorted(files)], epoch))
+    archive.write_bytes(tar([(path, files[path], 0o644, 0) for path in sorted(files)], epoch))
     return archive
 
 
@@ -51,7 +50,7 @@ def _manifest(
     name: str, processor: Processor, program: Path, version: str, epoch: int, blobs: dict[str, bytes]
 ) -> dict[str, Any]:
     """Add an image to `blobs`; returns its descriptor."""
-    layer = _tar(
+    layer = tar(
         [
             ("etc/netsum", None, 0o755, 0),
             ("usr/bin", None, 0o755, 0),
@@ -99,16 +98,3 @@ def _add(blobs: dict[str, bytes], media: str, content: bytes) -> dict[str, Any]:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _tar(entries: list[tuple[str, bytes | None, int, int]], epoch: int) -> bytes:
-    """An archive of files (path, content, mode, owner); those without content are folders."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        for path, content, mode, owner in entries:
-            entry = tarfile.TarInfo(path)
-            entry.mtime, entry.mode, entry.uid, entry.gid = epoch, mode, owner, owner
-            entry.type = tarfile.DIRTYPE if content is None else tarfile.REGTYPE
-            entry.size = len(content or b"")
-            archive.addfile(entry, io.BytesIO(content or b""))
-    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Makes what is published, into a folder: wheels, Debian packages, container images, the bill of materials, checksums.
+"""Makes what is published, into a folder: wheels, Debian packages, container images, the chart, the bill of materials.
 
 Run by `make release`. Equal sources give equal bytes, in whatever folder and at whatever time.
 """
@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 import bill
+import chart
 import debian
 import images
 import wheels
@@ -42,6 +43,7 @@ def main() -> None:
             debian.make(name, processor, built[processor], listed, version, epoch, out)
     for name in IMAGES:
         images.make(name, built, version, epoch, out)
+    chart.make(version, epoch, out)
     made = sorted(out.iterdir())
     sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made]
     (out / "SHA256SUMS").write_text("".join(sums))

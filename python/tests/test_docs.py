@@ -135,6 +135,8 @@ def test_versions_agree() -> None:
     version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
     assert f'__version__ = "{version}+source"' in (ROOT / "python/netsum/__init__.py").read_text()
     assert f"## [{version}] - " in (ROOT / "CHANGELOG.md").read_text()
+    chart = (ROOT / "kubernetes/netsum/Chart.yaml").read_text()
+    assert f"\nversion: {version}\nappVersion: {version}\n" in chart
     for lock in ("Cargo.lock", "fuzz/Cargo.lock"):
         packages = tomllib.loads((ROOT / lock).read_text())["package"]
         ours = {p["version"] for p in packages if p["name"].startswith("netsum-") and p["name"] != "netsum-fuzz"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import chart
 import debian
 import images
 from build import IMAGES, PROCESSORS, PROGRAMS, Built
@@ -73,3 +74,20 @@ def test_an_image_is_the_same_twice_and_others_read_it(name: str, built: Built, 
         assert found["architecture"] == processor.oci
         assert found["config"]["Entrypoint"] == [f"/usr/bin/{name}"]
         assert found["config"]["User"] == "65532:65532"
+
+
+def test_a_chart_is_the_same_twice_and_helm_takes_it(tmp_path: Path) -> None:
+    made = []
+    for folder in ("one", "another-folder"):
+        (tmp_path / folder).mkdir()
+        made.append(chart.make(VERSION, EPOCH, tmp_path / folder))
+    assert digest(made[0]) == digest(made[1])
+    assert (tmp_path / "one" / f"netsum-{VERSION}.yaml").read_text().count("kind: StatefulSet") == 2
+    helm = shutil.which("helm") or chart.ROOT / "out" / "kubernetes" / "helm"
+    if not Path(helm).exists():
+        pytest.skip("needs helm (make setup-kubernetes)")
+    rendered = []
+    for place in (made[0], chart.CHART):
+        command = [helm, "template", "netsum", place, "--namespace", "netsum", "--kube-version", "1.36.3"]
+        rendered.append(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert rendered[0] == rendered[1] and "kind: DaemonSet" in rendered[0]
