@@ -217,4 +217,9 @@ def test_a_local_fabric_demands_certificates_and_its_jobs_have_them(netsum, fabr
     netsum("fabric", "up", fabric)
     assert (folder / "credentials" / "operator" / "identity.pem").read_bytes() == before
     environment["NETSUM_CREDENTIALS"] = str(folder / "credentials" / "operator")
-    assert "added in the network" in netsum("doctor", "--json").stdout
+    checks = json.loads(netsum("doctor", "--json").stdout)["checks"]
+    assert "added in the network" in checks[-1]["found"]
+    # What is said of this machine is about the controller's fabric, not about the one that is tried without any.
+    said = {check["name"]: check["found"] for check in checks}
+    assert said["hosts on this machine"] == ", ".join(host.name for host in description.hosts)
+    assert description.hosts[0].address in said["ECN marks"]

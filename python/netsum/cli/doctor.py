@@ -11,12 +11,13 @@ from rich.text import Text
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.doctor.check import Check, Verdict, fail
 from netsum.doctor.fabric import addresses_free, controller_and_switches, credentials_valid
-from netsum.doctor.machine import machine_checks
+from netsum.doctor.machine import Places, machine_checks
 from netsum.doctor.selftest import selftest
 from netsum.fabric.builtin import demo_description
 from netsum.fabric.description import Description
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import LocalFabric, temporary
+from netsum.reports import ControllerStatus
 
 _COLOURS = {Verdict.OK: "green", Verdict.WARN: "yellow", Verdict.FAIL: "red"}
 
@@ -30,19 +31,26 @@ def doctor(
     A fabric of --fabric that is not running is started for the test and stopped afterwards.
     """
     stop_on_termination()
-    description = Description.read(fabric) if fabric else demo_description()
-    checks = machine_checks(description)
     given = os.environ.get("NETSUM_CONTROLLER")
     if fabric is None and given:
-        checks += _through(given)
+        checks = _running_checks(given)
     else:
-        checks += _fabric_checks(LocalFabric(description))
+        description = Description.read(fabric) if fabric else demo_description()
+        checks = machine_checks(Places.described(description)) + _fabric_checks(LocalFabric(description))
     if as_json:
         print_json({"checks": [check.as_dict() for check in checks]})
     else:
         console.print(_table(checks))
     if any(check.verdict is Verdict.FAIL for check in checks):
         raise typer.Exit(1)
+
+
+def _running_checks(controller: str) -> list[Check]:
+    """Those of this machine in the fabric of a controller, and of that fabric."""
+    seen, status = _seen(controller)
+    machine = machine_checks(Places.reported(status) if status else None)
+    summed = [selftest(controller, os.environ.get("NETSUM_CREDENTIALS"))] if status else []
+    return [*machine, *seen, *summed]
 
 
 def _fabric_checks(fabric: LocalFabric) -> list[Check]:
@@ -65,9 +73,16 @@ def _access(fabric: LocalFabric) -> dict[str, str]:
 
 def _through(controller: str, credentials: str | None = None) -> list[Check]:
     credentials = credentials or os.environ.get("NETSUM_CREDENTIALS")
+    checks, status = _seen(controller, credentials)
+    return [*checks, selftest(controller, credentials)] if status else checks
+
+
+def _seen(controller: str, credentials: str | None = None) -> tuple[list[Check], ControllerStatus | None]:
+    """What the credentials are worth, and what the controller says, if it answers."""
+    credentials = credentials or os.environ.get("NETSUM_CREDENTIALS")
     own = [credentials_valid(credentials)] if credentials else []
     checks, status = controller_and_switches(controller, credentials)
-    return [*own, *checks, selftest(controller, credentials)] if status else [*own, *checks]
+    return [*own, *checks], status
 
 
 def _table(checks: list[Check]) -> Table:

@@ -3,11 +3,14 @@
 import socket
 import struct
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from netsum.doctor.check import Check, fail, ok, warn
 from netsum.fabric.description import Description
-from netsum.fabric.sockets import family, is_local
+from netsum.fabric.sockets import family, is_local, split_address
+from netsum.reports import ControllerStatus
 
 RECEIVE_BUFFER = 4 << 20
 """Bytes: holds a window of 512 fragments from two children with the kernel's overhead."""
@@ -17,33 +20,54 @@ _ECT0 = 2
 _LATE_S = 0.020
 
 
-def machine_checks(fabric: Description) -> list[Check]:
-    """All checks that need no running fabric. `fabric` gives the addresses."""
-    addresses = local_addresses(fabric)
-    return [
+@dataclass(frozen=True)
+class Places:
+    """Where a fabric says that its machines are: addresses without ports, by name."""
+
+    fabric: str
+    hosts: dict[str, str]
+    switches: dict[str, str]
+
+    @classmethod
+    def described(cls, fabric: Description) -> Self:
+        """Those of a fabric file."""
+        hosts = {host.name: host.address for host in fabric.hosts}
+        return cls(fabric.name, hosts, {each.name: split_address(each.address)[0] for each in fabric.switches})
+
+    @classmethod
+    def reported(cls, status: ControllerStatus) -> Self:
+        """Those of a running controller."""
+        hosts = {host["name"]: host["address"] for host in status["hosts"]}
+        return cls(status["fabric"], hosts, {s["name"]: split_address(s["address"])[0] for s in status["switches"]})
+
+    def addresses(self) -> list[str]:
+        """All addresses, each once."""
+        return list(dict.fromkeys([*self.hosts.values(), *self.switches.values()]))
+
+
+def machine_checks(places: Places | None) -> list[Check]:
+    """All checks that need no running fabric. `None`: what is in the fabric is not known."""
+    checks = [
         receive_buffer(),
         offload("UDP segmentation", _UDP_SEGMENT, "sends one packet per system call"),
         offload("UDP receive coalescing", _UDP_GRO, "receives one packet per system call"),
         timers(),
-        *([ecn(addresses), *mtus(addresses)] if addresses else []),
-        ours(fabric, addresses),
     ]
+    if places is None:
+        return checks
+    everywhere = places.addresses()
+    here = [address for address in everywhere if is_local(address)]
+    return [*checks, *([ecn(here), *mtus(here[0], everywhere)] if here else []), ours(places, here)]
 
 
-def local_addresses(fabric: Description) -> list[str]:
-    """The fabric's host and switch addresses that belong to this machine, without ports."""
-    named = [host.address for host in fabric.hosts]
-    named += [switch.address.rpartition(":")[0].strip("[]") for switch in fabric.switches]
-    return [address for address in dict.fromkeys(named) if is_local(address)]
-
-
-def ours(fabric: Description, addresses: list[str]) -> Check:
-    hosts = [host.name for host in fabric.hosts if host.address in addresses]
+def ours(places: Places, addresses: list[str]) -> Check:
+    """Which of the fabric's hosts this machine is. addresses: those of the fabric that it has."""
+    hosts = [name for name, address in places.hosts.items() if address in addresses]
     if hosts:
         return ok("hosts on this machine", ", ".join(hosts))
     return warn(
         "hosts on this machine",
-        f"none of the {len(fabric.hosts)} hosts of '{fabric.name}' has an address of this machine",
+        f"none of the {len(places.hosts)} hosts of '{places.fabric}' has an address of this machine",
         "workers here would need NETSUM_HOST and an address in the fabric file",
     )
 
@@ -119,13 +143,15 @@ def ecn(addresses: list[str]) -> Check:
     )
 
 
-def mtus(addresses: list[str]) -> list[Check]:
-    """The largest packet from the first address to each of the others."""
+def mtus(source: str, targets: list[str]) -> list[Check]:
+    """The largest packet that leaves this machine's address for each of the others, which may be on other machines."""
     sizes: dict[int, list[str]] = {}
-    for target in addresses:
+    for target in targets:
+        if family(target) != family(source):
+            continue
         with socket.socket(family(target), socket.SOCK_DGRAM) as probe:
             try:
-                probe.bind((addresses[0], 0))
+                probe.bind((source, 0))
                 probe.connect((target, 9))
                 size = struct.unpack("i", probe.getsockopt(socket.IPPROTO_IP, _IP_MTU, 4))[0]
             except OSError as error:
