@@ -1,8 +1,9 @@
 //! Schedules with dependencies: what each rank of a job computes, sends, receives and reduces, and what waits for what.
 //!
 //! One representation of all sources: files of other tools ([`goal`], [`chakra`]) and of netsum ([`recorder`]), and jobs
-//! described by a few numbers ([`parallel`]). A [`Builder`] takes nodes and dependencies in any order and refuses what cannot run: cycles, messages
-//! that nobody receives, collectives on which ranks disagree, ranks that wait for each other. `job::player` runs it.
+//! described by a few numbers ([`parallel`]). A [`Builder`] takes nodes and dependencies in any order and refuses what
+//! cannot run: cycles, messages that nobody receives, collectives on which ranks disagree, ranks that wait for each
+//! other. `job::player` runs it.
 
 mod build;
 pub mod chakra;
