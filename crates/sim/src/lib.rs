@@ -2,9 +2,9 @@
 //!
 //! Owns: the event queue, links, queues, routes, hosts' transport, workloads, faults. Must not know: sockets, the wall
 //! clock, protocol rules (they are in `proto`). Start reading at [`network::Network`] (packets and queues), then
-//! `hosts` (flows and jobs), [`aggregation::Aggregation`] (where `proto`'s machines run), [`job`] (training jobs) and
-//! [`schedule`] (what jobs replay) and [`simulation::Simulation`] (the whole run); `windows` runs one simulation on several threads, `repeats` skips what
-//! repeats itself.
+//! `hosts` (flows and jobs), [`aggregation::Aggregation`] (where `proto`'s machines run), [`job`] (training jobs),
+//! [`schedule`] (what jobs replay) and [`simulation::Simulation`] (the whole run); `windows` runs one simulation on
+//! several threads, `repeats` skips what repeats itself.
 //!
 //! A run is a function of its configuration, its seed and the version: events of equal time have a stable
 //! order, random streams are derived by purpose, and nothing depends on addresses, threads or the clock.
