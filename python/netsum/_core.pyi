@@ -457,9 +457,13 @@ def graph_without(graph: str, lost: Sequence[str], degraded: Sequence[tuple[str,
     """The graph without the lost parts, and a description of each."""
 
 def replan_trees(
-    graph: str, collective: str, lost: Sequence[str], degraded: Sequence[tuple[str, str]]
-) -> tuple[str, list[str]]:
-    """The best plan without the lost parts: JSON of a report, and a description of each loss."""
+    graph: str, plan: str, lost: Sequence[str], degraded: Sequence[tuple[str, str]]
+) -> tuple[str, list[str], bool, float]:
+    """The best plan without the lost parts, from the plan in use.
+
+    Returns JSON of a report, a description of each loss, whether the plan was mended (else its trees are new), and the
+    part of the buffer that keeps its trees.
+    """
 
 def explain_allreduce(graph: str, sizes: Sequence[float]) -> str:
     """When aggregation speeds up an allreduce of `sizes` bytes: JSON of `netsum_plan::pack::Explanation`."""

@@ -28,6 +28,27 @@ def test_a_lost_link_costs_what_it_carried(graph):
     assert new["rate"] == pytest.approx(pack(without(graph, Losses(["gpu3-gpu0"]))[0])["rate"])
 
 
+def test_trees_without_a_loss_are_kept():
+    graph = topology(Selection("torus:4x4"))
+    for collective in ["broadcast", "reduce", "allgather", "reduce-scatter", "allreduce"]:
+        old = pack(graph, collective)["plan"]
+        new = replan(old, graph, Losses(["gpu0-gpu1"]))
+        anew = pack(without(graph, Losses(["gpu0-gpu1"]))[0], collective)
+        assert (new["mended"], new["rate_units"], new["bound_units"]) == (True, anew["rate_units"], anew["bound_units"])
+        assert 0 <= new["kept"] < 1
+        again = replan(new["plan"], without(graph, Losses(["gpu0-gpu1"]))[0], Losses())
+        assert again["kept"] == pytest.approx(1) and again["plan"]["rate_bps"] == new["plan"]["rate_bps"]
+
+
+def test_the_root_of_a_broadcast_stays_the_same_gpu():
+    graph = topology(Selection("torus:4x4"))
+    old = pack(graph, "broadcast", 5)["plan"]
+    new = replan(old, graph, Losses(["gpu2"]))["plan"]
+    assert new["collective"] == {"kind": "broadcast", "root": 4} and new["vertices"][new["gpus"][4]] == "gpu5"
+    with pytest.raises(PlanError, match="gpu5 is the root, and no plan can do without it"):
+        replan(old, graph, Losses(["gpu5"]))
+
+
 def test_a_degraded_link_keeps_what_it_has_left(graph):
     half = replan(pack(graph)["plan"], graph, Losses([], {"gpu0-gpu3": "200Gbit/s"}))
     none = replan(pack(graph)["plan"], graph, Losses(["gpu0-gpu3"]))
@@ -64,6 +85,7 @@ def test_the_command_puts_the_new_plan_in_place(graph, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "lost: gpu0–gpu3 (400Gbit/s)" in done.stdout and "in place of" in done.stdout
+    assert "mended in" in done.stdout and "% of the buffer keeps its trees" in done.stdout
     assert os.stat(plan).st_ino != before, "readers see the old file or the new one"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fabric.json", "plan.json"]
     ways = [way for flow in json.loads(plan.read_text())["flows"] for way in flow["up"] + flow["down"]]

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion};
 use netsum_plan::ocs::{closed, dp, shared};
-use netsum_plan::pack::pack;
+use netsum_plan::pack::{Loss, pack, replan, without};
 use netsum_plan::program::verify_plan;
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built, link_classes};
 use netsum_topo::{OcsPorts, OcsSpec};
@@ -75,6 +75,7 @@ fn main() {
             assert_eq!(packed.gap(), 0.0, "{collective:?}");
         });
     }
+    bench.replans();
     bench.alltoall();
     bench.ocs();
     for case in &bench.cases {
@@ -149,6 +150,33 @@ impl Bench {
         let slowest = times.max_by(|a, b| a.0.total_cmp(&b.0)).expect("there are classes");
         let name = format!("{name}, slowest of {} fragments, five collectives", classes.len());
         self.note(&name, 5, slowest);
+    }
+
+    /// New plans of 128 GPUs after the loss of a link: mended, and beside it a search from nothing, which must not be
+    /// better.
+    fn replans(&mut self) {
+        for name in ["torus:8x16", "torus:4x4x8", "a100x16", "h100x16", "fat-tree:8"] {
+            let graph = built(name).expect("a known machine");
+            for collective in [ALL[0], Collective::Allgather, Collective::Allreduce] {
+                let old = pack(&graph, collective).expect("a plan").plan(&graph);
+                // Not a host's only link.
+                let lost = [Loss::Link(graph.links()[graph.links().len() - 1].ends)];
+                let (left, _) = without(&graph, &lost).expect("it has the link");
+                let name = format!("{name} without a link, {}", word(collective));
+                let (mut gaps, mut kept) = ([0.0; 2], 0.0);
+                self.long(&format!("{name}, mended"), 100, || {
+                    let found = replan(&graph, &old, &lost).expect("a plan");
+                    (gaps[0], kept) = (found.packed.gap(), found.kept);
+                });
+                let mended = self.cases.len() - 1;
+                self.long(&format!("{name}, anew"), 10_000, || {
+                    gaps[1] = pack(&left, collective).expect("a plan").gap();
+                });
+                assert!(gaps[0] <= gaps[1], "{name}: {gaps:?}");
+                self.cases[mended]["gap"] = json!(gaps[0]);
+                self.cases[mended]["kept"] = json!(kept);
+            }
+        }
     }
 
     /// All-to-all of up to 512 GPUs: regular fabrics to the bound, others with what is left to it.

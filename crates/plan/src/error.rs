@@ -86,6 +86,12 @@ pub enum PackError {
         /// Name of the other.
         b: String,
     },
+    /// The root of a broadcast or a reduce is lost.
+    #[error("{name} is the root, and no plan can do without it")]
+    RootLost {
+        /// Name of the root.
+        name: String,
+    },
     /// There is no plan for the rest of the fabric.
     #[error("without {lost}: {error}")]
     Left {

@@ -187,20 +187,20 @@ pub(crate) fn graph_without(
     Ok((write_json(&left), words))
 }
 
-/// The best plan without the losses: JSON of a report, and descriptions of the losses.
+/// The best plan without the losses, from the plan in use (JSON): JSON of a report, descriptions of the losses, whether
+/// the plan was mended, and the part of the buffer that keeps its trees.
 #[pyfunction]
 pub(crate) fn replan_trees(
     py: Python<'_>,
     graph: &str,
-    collective: &str,
+    plan: &str,
     lost: Vec<String>,
     degraded: Vec<(String, String)>,
-) -> PyResult<(String, Vec<String>)> {
-    let graph = graph_of(graph)?;
-    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+) -> PyResult<(String, Vec<String>, bool, f64)> {
+    let (graph, plan) = (graph_of(graph)?, plan_of(plan)?);
     let losses = losses(&graph, &lost, &degraded)?;
-    let found = py.detach(|| replan(&graph, collective, &losses)).map_err(value)?;
-    Ok((json(&report(&found.graph, &found.packed)), found.lost))
+    let found = py.detach(|| replan(&graph, &plan, &losses)).map_err(value)?;
+    Ok((json(&report(&found.graph, &found.packed)), found.lost, found.mended, found.kept))
 }
 
 fn losses(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use netsum_collective::planned::{LostLink, Origin, PlanSource};
 use netsum_plan::pack::{Loss, Net, cost, replan};
-use netsum_topo::links::{Collective, ImportOptions, LinkGraph, TreePlan, built, import};
+use netsum_topo::links::{ImportOptions, LinkGraph, TreePlan, built, import};
 
 /// Removes the options about a plan from `options`; `None` if there are none. Errors name the option.
 pub(crate) fn source(options: &mut BTreeMap<String, String>) -> Result<Option<PlanSource>, String> {
@@ -82,9 +82,12 @@ fn turn(graph: &LinkGraph, plan: &TreePlan) -> Option<u64> {
     known.map_or(Some(0), |(trees, net)| cost::turn(&trees, &cost::Exchange::new(&net)))
 }
 
-/// The best plan without the lost links, for the ranks of the plan in `file`.
+/// The best plan without the lost links, for the ranks of the plan in `file`, which is mended.
 fn new_plan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePlan, String> {
-    let graph = of_ranks(graph, file)?;
+    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
+    let old: TreePlan = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+    let names: Vec<&String> = old.gpus.iter().filter_map(|&gpu| old.vertices.get(gpu)).collect();
+    let graph = graph.select(&names).map_err(|error| error.to_string())?;
     let place = |name: &String| graph.vertices().iter().position(|vertex| vertex.name == *name);
     let known = |&[a, b]: &[usize; 2]| {
         graph.arcs().any(|(from, to, _)| (from, to) == (a, b) || (from, to) == (b, a))
@@ -97,15 +100,6 @@ fn new_plan(graph: &LinkGraph, file: &Path, lost: &[LostLink]) -> Result<TreePla
     });
     let ends: BTreeSet<[usize; 2]> = ends.filter(known).collect();
     let losses: Vec<Loss> = ends.into_iter().map(Loss::Link).collect();
-    let found =
-        replan(&graph, Collective::Allreduce, &losses).map_err(|error| error.to_string())?;
+    let found = replan(&graph, &old, &losses).map_err(|error| error.to_string())?;
     Ok(found.packed.plan(&found.graph))
-}
-
-/// The fabric of the plan's GPUs, in the order of its ranks.
-fn of_ranks(graph: &LinkGraph, file: &Path) -> Result<LinkGraph, String> {
-    let text = std::fs::read_to_string(file).map_err(|error| error.to_string())?;
-    let old: TreePlan = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-    let names: Vec<&String> = old.gpus.iter().filter_map(|&gpu| old.vertices.get(gpu)).collect();
-    graph.select(&names).map_err(|error| error.to_string())
 }

@@ -143,8 +143,11 @@ def replan(
 ) -> None:
     """Make a new plan for the same ranks on the remaining fabric; a running job adopts it at its next step.
 
-    Without --lost and --degraded, the topology is read again. The job must have been started with the same plan file
-    (`netsum run --plan`, NETSUM_PLAN): its rank 0 checks the file before every allreduce.
+    Trees that lost nothing are kept, and others mended. The new plan is as good as one from `netsum plan pack`, with
+    its bound. Without --lost and --degraded, the topology is read again.
+
+    The job must have been started with the same plan file (`netsum run --plan`, NETSUM_PLAN): its rank 0 checks the
+    file before every allreduce.
     """
     try:
         old = json.loads(plan.read_text())
@@ -173,7 +176,8 @@ def replan(
     console.print(
         f"{_rate(report['rate'])} GB/s in place of {_rate(report['before'])} GB/s, "
         f"{'the best possible' if report['optimal'] else 'bound ' + _rate(report['bound'])}; "
-        f"found in {report['seconds'] * 1e3:.1f} ms, written to {out or plan}",
+        f"{'mended' if report['mended'] else 'found anew'} in {report['seconds'] * 1e3:.1f} ms, "
+        f"{100 * report['kept']:.0f} % of the buffer keeps its trees; written to {out or plan}",
         highlight=False,
         soft_wrap=True,
     )

@@ -29,23 +29,28 @@ def without(graph: dict[str, Any], losses: Losses) -> tuple[dict[str, Any], list
 
 
 def replan(old: dict[str, Any], graph: dict[str, Any], losses: Losses) -> dict[str, Any]:
-    """The report of the best plan for the remaining graph (`pack`), with `lost` (texts), `before` (GB/s) and `seconds`.
+    """The report of the best plan for the remaining graph (`pack`), with what `netsum plan replan` prints.
 
-    old: the plan in use; its collective is kept. graph: of its GPUs, in rank order. Raises PlanError if no plan is
-    left.
+    These are `lost` (texts), `before` (GB/s), `seconds`, `mended` (whether trees of the old plan were mended, or all
+    trees are new) and `kept` (the part of the buffer whose trees are as before, 0 to 1).
+
+    old: the plan in use; its collective is kept, its trees where links allow. graph: of its GPUs, in rank order. Raises
+    PlanError if no plan is left.
     """
     from netsum import _core
 
     begun = time.perf_counter()
     with refusals():
-        collective, degraded = json.dumps(old["collective"]), list(losses.degraded.items())
-        report, words = _core.replan_trees(json.dumps(graph), collective, losses.lost, degraded)
+        degraded = list(losses.degraded.items())
+        report, words, mended, kept = _core.replan_trees(json.dumps(graph), json.dumps(old), losses.lost, degraded)
     numerator, _, denominator = old["rate_bps"].partition("/")
     before = float(numerator) / float(denominator or 1) / 8e9
     found: dict[str, Any] = json.loads(report) | {
         "lost": words,
         "before": before,
         "seconds": time.perf_counter() - begun,
+        "mended": mended,
+        "kept": kept,
     }
     return found
 

@@ -34,6 +34,7 @@ pub(super) fn branchings(
         waiting: copies.to_vec(),
         parts: Vec::new(),
         flow: None,
+        cut: Vec::new(),
         budget,
     };
     let mut found = growth.kept(trees)?;
@@ -52,6 +53,48 @@ pub(super) fn branchings(
     Some(found)
 }
 
+/// The same from trees that were whole, in so many copies, and from trees that have lost some of their vertices: whole
+/// trees are cut back only where they take room, twice or more, on the way into a set that needs it.
+pub(super) fn regrown(
+    net: &Net,
+    room: Vec<i64>,
+    whole: &[(Tree, i64)],
+    torn: &[(Tree, i64)],
+    budget: &Budget<'_>,
+) -> Option<Vec<(Tree, i64)>> {
+    if room.iter().any(|&count| count >= MOST) {
+        return None;
+    }
+    let mut growth = Growth {
+        net,
+        out: net.outgoing(),
+        room,
+        waiting: vec![0; net.n],
+        parts: Vec::new(),
+        flow: None,
+        cut: Vec::new(),
+        budget,
+    };
+    let part = |(tree, copies): &(Tree, i64)| Part::of(net, tree, *copies);
+    let mut whole: Vec<Part> = whole.iter().map(part).collect();
+    growth.parts = torn.iter().map(part).collect();
+    for part in whole.iter().chain(&growth.parts) {
+        part.hops.iter().for_each(|&(from, to)| {
+            growth.room[net.arc(from, to).expect("a hop is an arc")] -= part.copies;
+        });
+    }
+    if growth.room.iter().any(|&room| room < 0) {
+        return None;
+    }
+    growth.make_room(&mut whole)?;
+    let mut found: Vec<(Tree, i64)> = whole.into_iter().map(Part::tree).collect();
+    while let Some(part) = growth.parts.pop() {
+        growth.flow = None;
+        found.push(growth.completed(part)?);
+    }
+    Some(found)
+}
+
 /// Equal trees that do not reach all vertices yet.
 #[derive(Clone)]
 struct Part {
@@ -59,6 +102,40 @@ struct Part {
     inside: Vec<bool>,
     root: usize,
     hops: Vec<(usize, usize)>,
+}
+
+impl Part {
+    fn of(net: &Net, tree: &Tree, copies: i64) -> Part {
+        let mut inside = vec![false; net.n];
+        inside[tree.root] = true;
+        tree.hops.iter().for_each(|hop| inside[hop.to] = true);
+        let hops = tree.hops.iter().map(|hop| (hop.from, hop.to)).collect();
+        Part { copies, inside, root: tree.root, hops }
+    }
+
+    fn tree(self) -> (Tree, i64) {
+        let hop = |&(from, to): &(usize, usize)| Hop { from, to, via: Vec::new() };
+        (Tree { root: self.root, hops: self.hops.iter().map(hop).collect() }, self.copies)
+    }
+
+    /// The tree without the hops by which it enters a set again, and all below them; with these hops.
+    fn cut_back(&self, set: &[bool]) -> (Part, Vec<(usize, usize)>) {
+        let mut entered = set[self.root];
+        let mut part = Part { inside: vec![false; set.len()], hops: Vec::new(), ..*self };
+        part.inside[self.root] = true;
+        let mut gone = Vec::new();
+        for &(from, to) in &self.hops {
+            let enters = set[to] && !set[from];
+            if !part.inside[from] || (enters && entered) {
+                gone.push((from, to));
+                continue;
+            }
+            entered |= enters;
+            part.inside[to] = true;
+            part.hops.push((from, to));
+        }
+        (part, gone)
+    }
 }
 
 struct Growth<'a> {
@@ -72,6 +149,8 @@ struct Growth<'a> {
     parts: Vec<Part>,
     /// The network of the condition for the present `parts`; its capacities are set for each flow.
     flow: Option<FlowNet>,
+    /// Trees that were just cut back.
+    cut: Vec<Part>,
     budget: &'a Budget<'a>,
 }
 
@@ -114,6 +193,62 @@ impl Growth<'_> {
         Some(true)
     }
 
+    /// Cuts trees back until all sets of vertices can be left as often as they must be; `None` if the budget ends, or
+    /// if no trees will do.
+    fn make_room(&mut self, whole: &mut Vec<Part>) -> Option<()> {
+        for to in 0..self.net.n {
+            loop {
+                if self.budget.is_over() {
+                    return None;
+                }
+                let all: i64 = self.parts.iter().map(|part| part.copies).sum();
+                let short = i128::from(all) - self.reaching(None, to, all.into());
+                if short <= 0 {
+                    break;
+                }
+                let flow = self.flow.take()?;
+                let side = flow.source_side();
+                let set: Vec<bool> = side[..self.net.n].iter().map(|inside| !inside).collect();
+                if !self.cut_back(whole, &set, i64::try_from(short).ok()?) {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Takes back some hops of trees that enter a set several times, so that `short` more copies can enter it; whether
+    /// any did.
+    fn cut_back(&mut self, whole: &mut Vec<Part>, set: &[bool], mut short: i64) -> bool {
+        let mut changed = false;
+        for list in [&mut self.parts, whole] {
+            let mut at = 0;
+            while at < list.len() && short > 0 {
+                let (part, gone) = list[at].cut_back(set);
+                let again = gone.iter().filter(|&&(from, to)| set[to] && !set[from]).count() as i64;
+                at += 1;
+                if again == 0 {
+                    continue;
+                }
+                let copies = list[at - 1].copies.min((short + again - 1) / again);
+                short -= again * copies;
+                changed = true;
+                for (from, to) in gone {
+                    self.room[self.net.arc(from, to).expect("a hop is an arc")] += copies;
+                }
+                self.cut.push(Part { copies, ..part });
+                if copies == list[at - 1].copies {
+                    at -= 1;
+                    list.swap_remove(at);
+                } else {
+                    list[at - 1].copies -= copies;
+                }
+            }
+        }
+        self.parts.append(&mut self.cut);
+        changed
+    }
+
     /// Grows a tree until it reaches all vertices; what is left of its copies is put back. `None` if the budget ends.
     fn completed(&mut self, mut part: Part) -> Option<(Tree, i64)> {
         let mut fresh: Vec<usize> = Vec::new();
@@ -154,8 +289,7 @@ impl Growth<'_> {
             part.hops.push((from, to));
             fresh.extend(&self.out[to]);
         }
-        let hop = |&(from, to): &(usize, usize)| Hop { from, to, via: Vec::new() };
-        Some((Tree { root: part.root, hops: part.hops.iter().map(hop).collect() }, part.copies))
+        Some(part.tree())
     }
 
     /// In how many copies a tree can take an arc; `None` if the budget ends.

@@ -23,13 +23,21 @@ pub(super) fn exchanged(
     budget: &Budget<'_>,
 ) -> Option<Vec<(Tree, Ratio)>> {
     let mut exchange = Exchange::new(net, links, trees, rate)?;
-    let most = budget.spent().saturating_add(WORK_MAX);
-    while exchange.kinds.len() < exchange.kinds_max()
-        && budget.spent() < most
-        && let Some(path) = exchange.path(budget)
-    {
-        exchange.apply(&path);
-    }
+    exchange.run(budget);
+    Some(exchange.weighted(net))
+}
+
+/// The same from trees in so many copies each. `scale`: the copies per unit of capacity.
+pub(super) fn exchanged_copies(
+    net: &Net,
+    links: &[usize],
+    trees: &[(Tree, i64)],
+    scale: i64,
+    budget: &Budget<'_>,
+) -> Option<Vec<(Tree, Ratio)>> {
+    let copies = trees.iter().map(|(tree, copies)| (tree, *copies));
+    let mut exchange = Exchange::of(net, links, copies, scale)?;
+    exchange.run(budget);
     Some(exchange.weighted(net))
 }
 
@@ -73,6 +81,18 @@ impl Exchange {
             i64::try_from(i128::from(count).checked_add(rate.num() - 1)? / rate.num()).ok()?;
         let copies = i64::try_from(rate.num().checked_mul(times.into())?).ok()?;
         let scale = i64::try_from(rate.den().checked_mul(times.into())?).ok()?;
+        let each = |number: i64| copies / count + i64::from(number < copies % count);
+        let trees = (0..).zip(trees).map(|(number, tree)| (tree, each(number)));
+        Exchange::of(net, links, trees, scale)
+    }
+
+    /// `scale`: copies per unit of capacity.
+    fn of<'t>(
+        net: &Net,
+        links: &[usize],
+        trees: impl Iterator<Item = (&'t Tree, i64)>,
+        scale: i64,
+    ) -> Option<Exchange> {
         let room =
             |&link: &usize| net.arcs[link].cap.checked_mul(scale).filter(|&room| room < MOST);
         let room = links.iter().map(room).collect::<Option<Vec<i64>>>()?;
@@ -92,13 +112,23 @@ impl Exchange {
             kinds: Vec::new(),
             unit: Ratio::new(1, scale.into()),
         };
-        for (number, tree) in (0..).zip(trees) {
-            let copies = copies / count + i64::from(number < copies % count);
+        for (tree, copies) in trees {
             let links: Vec<u32> = tree.arcs(net).map(|arc| link_at[arc]).collect();
             links.iter().for_each(|&link| exchange.load[link as usize] += copies);
             exchange.kinds.push(exchange.kind(copies, tree.root, links));
         }
         Some(exchange)
+    }
+
+    /// Swaps links until none is in too many trees, or until the budget or memory ends.
+    fn run(&mut self, budget: &Budget<'_>) {
+        let most = budget.spent().saturating_add(WORK_MAX);
+        while self.kinds.len() < self.kinds_max()
+            && budget.spent() < most
+            && let Some(path) = self.path(budget)
+        {
+            self.apply(&path);
+        }
     }
 
     /// The tree of some links.

@@ -1,10 +1,11 @@
 //! Plans for a fabric with lost links or devices, or with links that have become slower.
 
 use netsum_topo::Rate;
-use netsum_topo::links::{Collective, LinkGraph, WeightedLink};
+use netsum_topo::links::{Collective, LinkGraph, TreePlan, WeightedLink};
 
 use super::packed::Packed;
 use super::packing::pack;
+use super::warm::{kept, mended};
 use crate::error::PackError;
 
 /// A loss of a fabric. Vertices by index.
@@ -42,19 +43,51 @@ pub struct Replanned {
     pub packed: Packed,
     /// Descriptions of the losses.
     pub lost: Vec<String>,
+    /// Whether the plan in use was mended; if not, its trees come from a search of their own.
+    pub mended: bool,
+    /// The part of the buffer whose trees are as before, from 0 to 1.
+    pub kept: f64,
 }
 
-/// The best trees without the losses. Errors: [`without`]'s; the rest is not connected.
-pub fn replan(
-    graph: &LinkGraph,
-    collective: Collective,
-    losses: &[Loss],
-) -> Result<Replanned, PackError> {
+/// The best trees without the losses, for the collective of the plan in use. Its trees are mended where they lost
+/// something, in a time that depends on how much that is; if that does not reach the bound, a search from nothing
+/// follows, and the better trees count.
+///
+/// `old` can be any plan, also one that is not valid on `graph`: it affects time and ties, and never the rate below
+/// that of a search from nothing. Errors: [`without`]'s; the root is lost; the rest is not connected.
+pub fn replan(graph: &LinkGraph, old: &TreePlan, losses: &[Loss]) -> Result<Replanned, PackError> {
     let (left, lost) = without(graph, losses)?;
-    let found = pack(&left, collective);
-    let packed =
-        found.map_err(|error| PackError::Left { lost: lost.join("; "), error: error.into() })?;
-    Ok(Replanned { graph: left, packed, lost })
+    let found = collective_on(&left, old).and_then(|collective| {
+        let mended = mended(&left, collective, old)?;
+        if let Some(packed) = mended.as_ref().filter(|packed| !packed.limited) {
+            return Ok((packed.clone(), true));
+        }
+        let anew = pack(&left, collective)?;
+        Ok(match mended {
+            Some(packed) if packed.rate > anew.rate => (packed, true),
+            _ => (anew, false),
+        })
+    });
+    let left_over =
+        |error: PackError| PackError::Left { lost: lost.join("; "), error: error.into() };
+    let (packed, mended) = found.map_err(left_over)?;
+    let kept = kept(&left, &packed, old);
+    Ok(Replanned { graph: left, packed, lost, mended, kept })
+}
+
+/// The collective of a plan, on a fabric in which ranks may be missing.
+fn collective_on(graph: &LinkGraph, old: &TreePlan) -> Result<Collective, PackError> {
+    let rank = |root: usize| {
+        let name = old.gpus.get(root).and_then(|&gpu| old.vertices.get(gpu));
+        let name = name.ok_or(PackError::Root { root, gpus: old.gpus.len() })?;
+        let here = graph.gpus().into_iter().position(|gpu| graph.vertices()[gpu].name == *name);
+        here.ok_or_else(|| PackError::RootLost { name: name.clone() })
+    };
+    Ok(match old.collective {
+        Collective::Broadcast { root } => Collective::Broadcast { root: rank(root)? },
+        Collective::Reduce { root } => Collective::Reduce { root: rank(root)? },
+        other => other,
+    })
 }
 
 /// The rest of the fabric, and descriptions of the losses. Errors: two vertices without a link between them, a rate of
@@ -156,9 +189,10 @@ mod tests {
     fn the_remaining_graph_is_planned() {
         let graph = dgx();
         let whole = pack(&graph, Collective::Allreduce).unwrap();
+        let old = whole.plan(&graph);
         let half = Loss::Slower([0, 3], Rate(200_000_000_000));
-        let slower = replan(&graph, Collective::Allreduce, &[half]).unwrap();
-        let less = replan(&graph, Collective::Allreduce, &[Loss::Link([3, 0])]).unwrap();
+        let slower = replan(&graph, &old, &[half]).unwrap();
+        let less = replan(&graph, &old, &[Loss::Link([3, 0])]).unwrap();
         assert_eq!(slower.lost, ["gpu0–gpu3 at 200Gbit/s in place of 400Gbit/s"]);
         assert_eq!(less.lost, ["gpu3–gpu0 (400Gbit/s)"]);
         assert!(whole.rate_bps() > slower.packed.rate_bps());
@@ -181,12 +215,25 @@ mod tests {
     #[test]
     fn impossible_losses_and_disconnected_rests_are_refused() {
         let graph = dgx().select(&["0", "1", "4"]).unwrap();
-        let error = replan(&graph, Collective::Allreduce, &[Loss::Link([1, 2])]).unwrap_err();
+        let old = pack(&graph, Collective::Allreduce).unwrap().plan(&graph);
+        let error = replan(&graph, &old, &[Loss::Link([1, 2])]).unwrap_err();
         assert_eq!(error.to_string(), "there is no link between gpu1 and gpu4");
-        let error = replan(&graph, Collective::Allreduce, &[Loss::Link([0, 1])]).unwrap_err();
+        let error = replan(&graph, &old, &[Loss::Link([0, 1])]).unwrap_err();
         let text = error.to_string();
         assert!(text.starts_with("without gpu0–gpu1 (200Gbit/s): "), "{text}");
         assert!(text.contains("disconnected"), "{text}");
         assert!(without(&graph, &[Loss::Slower([0, 1], Rate(0))]).is_err());
+    }
+
+    /// Ranks behind a lost one move up; the root stays the same GPU.
+    #[test]
+    fn the_root_is_found_by_its_name() {
+        let graph = dgx();
+        let old = pack(&graph, Collective::Broadcast { root: 5 }).unwrap().plan(&graph);
+        let found = replan(&graph, &old, &[Loss::Vertex(2)]).unwrap();
+        assert_eq!(found.packed.collective, Collective::Broadcast { root: 4 });
+        assert_eq!(found.graph.vertices()[found.graph.gpus()[4]].name, "gpu5");
+        let error = replan(&graph, &old, &[Loss::Vertex(5)]).unwrap_err().to_string();
+        assert!(error.ends_with("gpu5 is the root, and no plan can do without it"), "{error}");
     }
 }

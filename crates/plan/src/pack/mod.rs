@@ -16,6 +16,7 @@ mod front;
 mod hybrid;
 mod losses;
 mod lp;
+mod mend;
 mod modular;
 mod net;
 mod offers;
@@ -31,6 +32,7 @@ mod shares;
 mod spread;
 mod tree;
 mod variants;
+mod warm;
 
 pub use baseline::{Baselines, pack_rings};
 pub use blink::pack_blink;
