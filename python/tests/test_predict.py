@@ -17,8 +17,9 @@ from netsum.sim.files import named
 from netsum.sim.predict import part, predict
 
 COMMAND = "from netsum.cli import main; main()"
-HOST = '[[host]]\nname = "h{0}"\n[[link]]\nends = ["h{0}", "s"]\nrate = "10Gbit/s"\n'
-FABRIC = '[[switch]]\nname = "s"\n' + "".join(HOST.format(rank) for rank in range(4))
+HOST = '[[host]]\nname = "h{0}"\naddress = "10.0.0.{0}"\n[[link]]\nends = ["h{0}", "s"]\nrate = "10Gbit/s"\n'
+SWITCH = 'name = "lab"\n[[switch]]\nname = "s"\naddress = "10.0.1.1:5000"\nmemory = "64MiB"\n'
+FABRIC = SWITCH + "".join(HOST.format(rank) for rank in range(4))
 BYTES = 4_000_000
 
 
@@ -152,6 +153,11 @@ def test_a_chakra_trace_by_protobufs_own_encoder(tmp_path: Path) -> None:
         for field, number, kind in members:
             plain = kind.removeprefix("*")
             added = message.field.add(name=field, number=number, label=3 if kind != plain else 1)
+            if field.endswith("_val"):
+                # Members of a oneof are written even if they are 0.
+                if not message.oneof_decl:
+                    message.oneof_decl.add(name="value")
+                added.oneof_index = 0
             added.type = numbers.get(plain, 11)
             if plain not in numbers:
                 added.type_name = plain
