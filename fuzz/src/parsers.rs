@@ -78,7 +78,8 @@ fn tree_plan(text: &str) {
     }
 }
 
-/// Schedules with dependencies for the simulator, by the first byte: GOAL, traces of Chakra (a file per rank, divided by
+/// Schedules with dependencies for the simulator, by the first byte: GOAL, traces of Chakra (a file per rank, divided
+/// by
 /// `|`), files of the recorder (divided by lines). What is accepted has a place for every node.
 pub fn schedule(bytes: &[u8]) {
     use netsum_sim::schedule::{chakra, goal, recorder};

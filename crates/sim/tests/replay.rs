@@ -235,7 +235,8 @@ fn groups_have_trees_of_their_own() {
     let placement: Vec<u32> = (0..8).map(|rank| rank / 2).collect();
     let ring = steps(&single_switch(4), spec(schedule.clone(), placement.clone(), 2, RING));
     let trees = steps(&single_switch(4), spec(schedule, placement, 2, tree));
-    // Both groups go over the same links: 2 MB up and down by trees, 2·3/4 of that and no overlap between steps by rings.
+    // Both groups go over the same links: 2 MB up and down by trees, 2·3/4 of that and no overlap between steps by
+    // rings.
     let wire_ps = 2 * 1_000_000u64.div_ceil(1408) * 1476 * 800;
     let duration = |records: &[StepRecord]| records[0].end_ps - records[0].start_ps;
     let local_ps = 2 * (8 * 500_000 + 3 * US);

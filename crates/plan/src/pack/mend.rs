@@ -171,6 +171,10 @@ impl PartialOrd for Cost {
     }
 }
 
+/// What a place to join a part is worth: for how many copies it has room, whether no hop needs room to turn round, and
+/// what the path costs.
+type Worth = (i64, bool, Reverse<Cost>);
+
 /// A way to join a part: in how many copies, and over which path.
 struct Join {
     copies: i64,
@@ -296,7 +300,7 @@ impl<'a> Mending<'a> {
             (far[v], width[v]) = (0.0, i64::MAX);
             queue.push((Reverse(Cost(0.0)), v));
         }
-        let mut best: Option<((i64, bool, Reverse<Cost>), usize)> = None;
+        let mut best: Option<(Worth, usize)> = None;
         while let Some((Reverse(Cost(cost)), here)) = queue.pop() {
             if std::mem::replace(&mut done[here], true) {
                 continue;

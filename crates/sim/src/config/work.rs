@@ -21,7 +21,8 @@ use crate::schedule::{NODES_MAX, RANKS_MAX, Schedule, ScheduleError, chakra, goa
 #[serde(deny_unknown_fields)]
 pub struct Replay {
     /// "goal": a schedule of LogGOPSim or ATLAHS in text. "chakra": execution traces PATH.0.et, PATH.1.et and so on, by
-    /// rank, as ASTRA-sim takes them. "recorder": a folder with the files of a job's ranks, as NETSUM_RECORDER names it.
+    /// rank, as ASTRA-sim takes them. "recorder": a folder with the files of a job's ranks, as NETSUM_RECORDER names
+    /// it.
     pub format: TraceFormat,
     /// Path, relative to the configuration.
     pub path: String,
@@ -62,8 +63,8 @@ impl TraceFormat {
     }
 }
 
-/// A training step with several kinds of parallelism, from a few numbers. There are `tensor` × `data` × `pipeline` ranks,
-/// numbered in this order: those of a tensor group follow each other.
+/// A training step with several kinds of parallelism, from a few numbers. There are `tensor` × `data` × `pipeline`
+/// ranks, numbered in this order: those of a tensor group follow each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Parallel {
@@ -102,8 +103,8 @@ pub struct Parallel {
     #[serde(default = "defaults::nothing")]
     pub tokens: Text<Bytes>,
     /// "none": gradients are summed by allreduces during the last backward pass. "optimizer" (ZeRO-1): they are
-    /// reduce-scattered, and parameters gathered after the optimizer's step. "full" (ZeRO-3, FSDP): each layer's parameters
-    /// are gathered before each pass of it, and its gradients reduce-scattered after each backward pass.
+    /// reduce-scattered, and parameters gathered after the optimizer's step. "full" (ZeRO-3, FSDP): each layer's
+    /// parameters are gathered before each pass of it, and its gradients reduce-scattered after each backward pass.
     #[serde(default = "defaults::sharding")]
     pub sharding: Sharding,
     /// With "full": how many layers ahead parameters are gathered.

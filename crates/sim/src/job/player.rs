@@ -1,5 +1,5 @@
-//! Runs a [`Schedule`]: what a rank computes takes its units, what it sends the hosts' flows, and what ranks sum together
-//! either of flows and trees.
+//! Runs a [`Schedule`]: what a rank computes takes its units, what it sends the hosts' flows, and what ranks sum
+//! together either of flows and trees.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

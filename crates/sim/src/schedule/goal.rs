@@ -1,5 +1,5 @@
-//! GOAL schedules in text, the format of LogGOPSim and ATLAHS (Hoefler, Siebert and Lumsdaine, "Group operation assembly
-//! language", ICPP 2009).
+//! GOAL schedules in text, the format of LogGOPSim and ATLAHS (Hoefler, Siebert and Lumsdaine, "Group operation
+//! assembly language", ICPP 2009).
 //!
 //! ```text
 //! num_ranks 2
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! `calc` counts nanoseconds. `requires` waits for the end of a node, `irequires` for its start. `cpu` is the unit that
-//! computes; what `nic` names is read and not used, since a simulated host has one link. A receive from any rank or with
-//! any tag (`-1`) is refused: which message it takes would depend on times.
+//! computes; what `nic` names is read and not used, since a simulated host has one link. A receive from any rank or
+//! with any tag (`-1`) is refused: which message it takes would depend on times.
 
 use std::collections::HashMap;
 

@@ -1,8 +1,8 @@
 //! From recorded operations to a schedule: what a rank did in between, and for what it waited.
 //!
 //! A recording says when a rank called each operation and when that ended, but not where it waited. Whatever had ended
-//! when the next call came counts as waited for, and the time between is computing: it begins with the last call, or with
-//! the last end after that. An operation that was still running then overlaps with computing, as it did.
+//! when the next call came counts as waited for, and the time between is computing: it begins with the last call, or
+//! with the last end after that. An operation that was still running then overlaps with computing, as it did.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -2,8 +2,8 @@
 //!
 //! Ranks are numbered as in Megatron-LM: those of a tensor group follow each other, then come data groups, then stages.
 //! Stages run one forward and one backward pass in turn (1F1B, Narayanan et al., SC 2021). A layer has two halves,
-//! attention and MLP, each with an allreduce of its activations in the tensor group; with experts, the second half has an
-//! all-to-all before and after it.
+//! attention and MLP, each with an allreduce of its activations in the tensor group; with experts, the second half has
+//! an all-to-all before and after it.
 
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use super::build::Shown;
 use super::{Op, Schedule, ScheduleError};
 
-/// Refuses a schedule whose ranks wait for each other. A message is there once it is sent; a collective is complete once
-/// all ranks of its group have begun it, and a rank begins the next one of a group after that.
+/// Refuses a schedule whose ranks wait for each other. A message is there once it is sent; a collective is complete
+/// once all ranks of its group have begun it, and a rank begins the next one of a group after that.
 pub(super) fn run(schedule: &Schedule) -> Result<(), ScheduleError> {
     let mut run = Run::new(schedule);
     loop {
