@@ -76,7 +76,9 @@ fn event(kind: u8, session: SessionId, body: &[u8]) -> Option<Event> {
         }
         5 => Event::WorkerHeartbeat { session, statistics: checked(body)? },
         6 => Event::WorkerLeft { session },
-        7 => Event::WorkerClosed { session },
+        7 => {
+            Event::WorkerClosed { session, hung_up: body.first().is_some_and(|byte| byte & 1 == 1) }
+        }
         8 | 9 => Event::SwitchHello { session, hello: checked(body)? },
         10 => Event::SwitchHeartbeat { session, counters: checked(body)? },
         11 => Event::LeaseAck { session, ack: checked(body)? },

@@ -95,6 +95,9 @@ struct Times {
     /// A job is over if no rank is connected and no switch counts its packets for this long.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().abandon_ms))]
     abandon_after: f64,
+    /// The same if the connections of all ranks ended as those of killed processes do.
+    #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().vanish_ms))]
+    vanish_after: f64,
     /// All ranks must have joined within this time.
     #[arg(long, value_name = "S", default_value_t = seconds(Settings::default().join_timeout_ms))]
     join_timeout: f64,
@@ -131,6 +134,7 @@ impl Times {
             worker_grace_ms: ms(self.worker_grace),
             restart_grace_ms: ms(self.restart_grace),
             abandon_ms: ms(self.abandon_after),
+            vanish_ms: ms(self.vanish_after),
             join_timeout_ms: ms(self.join_timeout),
             switch_silence_ms: ms(self.switch_silence),
             switch_expected_ms: ms(self.switch_wait),

@@ -65,6 +65,9 @@ pub enum Event {
     WorkerClosed {
         /// The stream.
         session: SessionId,
+        /// Whether the worker's system closed the connection, and the worker had not ended the stream: so ends the
+        /// stream of a process that dies. A rank that lives is back within a moment.
+        hung_up: bool,
     },
     /// A switch opened a stream.
     SwitchHello {

@@ -76,6 +76,8 @@ pub enum MemberState {
         since_ms: u64,
         /// The peers' reports count from this time on.
         grace_until_ms: u64,
+        /// Whether its stream ended as that of a process that died.
+        hung_up: bool,
     },
     /// Has left.
     Left,
@@ -178,6 +180,9 @@ pub struct Job {
     pub(super) adopted_ms: u64,
     /// When a worker was last connected or a switch last counted its packets.
     pub(super) active_ms: u64,
+    /// For how long the streams of all its ranks have been over as those of processes that died, without any sign of
+    /// life. Only time in which the controller ran counts.
+    pub(super) vanished_for_ms: u64,
     /// When a switch last counted its packets.
     pub(super) carried_ms: u64,
     /// When a rank last reported operations that trees would have carried.
@@ -340,6 +345,7 @@ impl Job {
             worked_ms: None,
             adopted_ms: 0,
             active_ms: 0,
+            vanished_for_ms: 0,
             carried_ms: 0,
             asked_ms: None,
             awaits_room: false,
@@ -395,6 +401,14 @@ impl Job {
     /// Open streams of its workers.
     pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
         self.members.iter().filter_map(|member| member.session())
+    }
+
+    /// Whether the stream of every rank that has not left ended as that of a process that died. Ranks without a plan
+    /// cannot resume a job that is over, so nothing is concluded about theirs.
+    pub(super) fn has_vanished(&self) -> bool {
+        let vanished = |state| matches!(state, MemberState::Away { hung_up: true, .. });
+        self.current.is_some()
+            && self.members.iter().all(|member| member.state.is_gone() || vanished(member.state))
     }
 
     /// Whether its plan, or the one being installed, uses that switch as a node.

@@ -75,6 +75,8 @@ pub struct State {
     pub(super) worker_sessions: HashMap<SessionId, (u32, u32)>,
     pub(super) switch_sessions: HashMap<SessionId, NodeId>,
     pub(super) actions: Vec<Action>,
+    /// When the last tick was.
+    pub(super) ticked_ms: u64,
 }
 
 impl State {
@@ -104,6 +106,7 @@ impl State {
             worker_sessions: HashMap::new(),
             switch_sessions: HashMap::new(),
             actions: Vec::new(),
+            ticked_ms: 0,
         };
         state.jobs = jobs.into_iter().map(|job| (job.id, Arc::new(state.resumed(job)))).collect();
         state
@@ -164,7 +167,9 @@ impl State {
                 self.worker_heartbeat(now_ms, session, statistics)?;
             }
             Event::WorkerLeft { session } => self.worker_left(now_ms, session),
-            Event::WorkerClosed { session } => self.worker_closed(now_ms, session),
+            Event::WorkerClosed { session, hung_up } => {
+                self.worker_closed(now_ms, session, hung_up);
+            }
             Event::SwitchHello { session, hello } => self.switch_hello(now_ms, session, hello)?,
             Event::SwitchHeartbeat { session, counters } => {
                 self.switch_heartbeat(now_ms, session, counters)
@@ -179,6 +184,7 @@ impl State {
     fn tick(&mut self, now_ms: u64) {
         self.tick_switches(now_ms);
         self.tick_workers(now_ms);
+        self.ticked_ms = now_ms;
         self.tick_suspicions(now_ms);
         self.tick_planning(now_ms);
     }
@@ -309,7 +315,8 @@ impl State {
         for rank in 0..job.spec.size {
             let state = job.members[rank as usize].state;
             if matches!(state, MemberState::Connected(_) | MemberState::Away { .. }) {
-                job.member_mut(rank).state = MemberState::Away { since_ms: 0, grace_until_ms };
+                job.member_mut(rank).state =
+                    MemberState::Away { since_ms: 0, grace_until_ms, hung_up: false };
             }
         }
         if !job.phase.is_live() {

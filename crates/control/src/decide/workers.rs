@@ -39,6 +39,7 @@ impl State {
         }
         let job = self.job_mut(id).expect("it was just admitted");
         job.active_ms = now_ms;
+        job.vanished_for_ms = 0;
         if epoch::distance(join.known_epoch, job.epoch.into()) > 0 && join.known_epoch != 0 {
             // The store is older than the job. The next plan must be newer than the workers' plan.
             job.epoch = join.known_epoch as u16;
@@ -124,12 +125,12 @@ impl State {
         self.end_if_empty(now_ms, id);
     }
 
-    pub(super) fn worker_closed(&mut self, now_ms: u64, session: SessionId) {
+    pub(super) fn worker_closed(&mut self, now_ms: u64, session: SessionId, hung_up: bool) {
         let grace_until_ms = now_ms + self.settings.worker_grace_ms;
         if let Some((job, rank)) = self.member_of(session) {
             job.active_ms = now_ms;
             let member = job.member_mut(rank);
-            member.state = MemberState::Away { since_ms: now_ms, grace_until_ms };
+            member.state = MemberState::Away { since_ms: now_ms, grace_until_ms, hung_up };
         }
         self.worker_sessions.remove(&session);
     }
@@ -191,6 +192,7 @@ impl State {
             }
             _ => false,
         };
+        self.count_vanished(now_ms);
         let live = || self.jobs.values().filter(|job| job.phase.is_live());
         let lost: Vec<(u32, u32)> = live()
             .flat_map(|job| (0..job.spec.size).map(move |rank| (job, rank)))
@@ -199,10 +201,26 @@ impl State {
             .collect();
         let alone =
             |job: &&Arc<Job>| job.phase == Phase::Running && job.sessions().next().is_none();
-        let over = |job: &&Arc<Job>| job.active_ms + self.settings.abandon_ms <= now_ms;
+        let settings = &self.settings;
+        let over = |job: &&Arc<Job>| {
+            let has_vanished = job.has_vanished() && job.vanished_for_ms >= settings.vanish_ms;
+            has_vanished || job.active_ms + settings.abandon_ms <= now_ms
+        };
         let abandoned: Vec<u32> = live().filter(alone).filter(over).map(|job| job.id).collect();
         lost.into_iter().for_each(|(id, rank)| self.lose(now_ms, id, rank));
         abandoned.into_iter().for_each(|id| self.end(now_ms, id, Phase::Abandoned));
+    }
+
+    /// Counts the time for which jobs show no sign of life. After a pause of the controller, what ranks and switches sent
+    /// meanwhile is still to be read, so a pause counts as one tick.
+    fn count_vanished(&mut self, now_ms: u64) {
+        let last_ms = self.ticked_ms;
+        let passed = (now_ms - last_ms).min(TICK_MAX_MS);
+        for id in self.running(Job::has_vanished) {
+            let Some(job) = self.job_mut(id) else { continue };
+            let has_just_lived = job.active_ms > last_ms;
+            job.vanished_for_ms = if has_just_lived { 0 } else { job.vanished_for_ms + passed };
+        }
     }
 
     /// Ends a job: sends its workers the reason and revokes its leases.
@@ -529,6 +547,8 @@ fn after(next: u32, job: u32) -> u32 {
 }
 
 const NAMES_SHOWN: usize = 8;
+/// How much a tick counts at most. The controller ticks every 100 ms.
+const TICK_MAX_MS: u64 = 250;
 /// Maximum number of epochs by which a store restored from a copy may be behind the jobs.
 const EPOCHS_AHEAD_MAX: i16 = 1024;
 /// Maximum number of job numbers by which such a store may be behind.

@@ -277,7 +277,7 @@ fn audit(peer: &Peer, request: &Request, reply: &Reply) {
 
 fn closed_session(event: &Event) -> Option<SessionId> {
     match event {
-        Event::WorkerClosed { session } | Event::SwitchClosed { session } => Some(*session),
+        Event::WorkerClosed { session, .. } | Event::SwitchClosed { session } => Some(*session),
         _ => None,
     }
 }

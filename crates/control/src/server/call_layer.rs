@@ -52,12 +52,15 @@ where
         self.service.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         let agent = request.headers().get(USER_AGENT).and_then(|agent| agent.to_str().ok());
         if let Err(problem) = version::check(&version::SPOKEN, agent) {
             return Box::pin(async { Ok(Status::unimplemented(problem).into_http()) });
         }
         let call = self.connections.begin_call(peer(request.extensions()));
+        if let Some(line) = call.line() {
+            request.extensions_mut().insert(line);
+        }
         let incomplete = &self.incomplete;
         let answer = self.service.call(request.map(|body| incomplete.metered(body)));
         Box::pin(async move {

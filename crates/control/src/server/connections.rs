@@ -62,11 +62,17 @@ struct Activity {
     calls: usize,
     /// When the connection was opened, or its last call ended.
     since: Instant,
+    /// Whether the peer's system has closed or reset it.
+    hung_up: bool,
 }
 
 /// A call in progress; its connection is not idle.
 #[derive(Debug)]
 pub(super) struct Call(Option<Arc<Mutex<Activity>>>);
+
+/// The connection of a call, for whoever must know how it ended.
+#[derive(Debug, Clone)]
+pub(super) struct Line(Arc<Mutex<Activity>>);
 
 impl Connections {
     pub fn new(limits: ConnectionLimits) -> Connections {
@@ -100,7 +106,8 @@ impl Connections {
             }
             return None;
         }
-        let activity = Arc::new(Mutex::new(Activity { calls: 0, since: Instant::now() }));
+        let activity =
+            Arc::new(Mutex::new(Activity { calls: 0, since: Instant::now(), hung_up: false }));
         open.by_peer.insert(peer, activity.clone());
         *open.by_address.entry(peer.ip()).or_default() += 1;
         drop(open);
@@ -108,6 +115,21 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         let timer = Box::pin(sleep(limits.idle));
         Some(Connection { stream, peer, activity, timer, shared: self.0.clone() })
+    }
+}
+
+impl Call {
+    /// The call's connection, if it is known.
+    pub fn line(&self) -> Option<Line> {
+        self.0.clone().map(Line)
+    }
+}
+
+impl Line {
+    /// Whether the peer's system has closed or reset the connection. It does so when the peer's process dies; it does
+    /// not when the network fails.
+    pub fn has_hung_up(&self) -> bool {
+        lock(&self.0).hung_up
     }
 }
 
@@ -179,6 +201,12 @@ impl Connection {
         self.peer
     }
 
+    fn note(&self, hung_up: bool) {
+        if hung_up {
+            lock(&self.activity).hung_up = true;
+        }
+    }
+
     /// An error when the connection has been idle for too long.
     fn poll_idle(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         let idle = self.shared.limits.idle;
@@ -218,10 +246,15 @@ impl AsyncRead for Connection {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match Pin::new(&mut self.stream).poll_read(cx, buffer) {
-            Poll::Pending => self.poll_idle(cx).map(Err),
-            read => read,
-        }
+        let before = buffer.remaining();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let hung_up = match &read {
+            Poll::Pending => return self.poll_idle(cx).map(Err),
+            Poll::Ready(Ok(())) => before > 0 && buffer.remaining() == before,
+            Poll::Ready(Err(error)) => is_hang_up(error),
+        };
+        self.note(hung_up);
+        read
     }
 }
 
@@ -231,7 +264,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.note(has_failed(&written));
+        written
     }
 
     fn poll_write_vectored(
@@ -239,7 +274,9 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.note(has_failed(&written));
+        written
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -253,6 +290,15 @@ impl AsyncWrite for Connection {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
+}
+
+/// Whether the peer's system has closed the connection, so that writing fails.
+fn has_failed(written: &Poll<io::Result<usize>>) -> bool {
+    matches!(written, Poll::Ready(Err(error)) if is_hang_up(error))
+}
+
+fn is_hang_up(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
 }
 
 /// Whether an error of accepting is about one connection, and the next attempt can succeed at once.

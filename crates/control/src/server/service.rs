@@ -6,10 +6,11 @@ use std::time::Duration;
 use netsum_wire::tag::{JobKey, Mac};
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::actor::{Message, PeerSender, PeerStream, Rejection, Reply};
 use super::authorisation::{self, Peer, Request as Wanted};
+use super::connections::Line;
 use super::election_state::ElectionView;
 use super::owner::Owner;
 use super::questions::Questions;
@@ -151,6 +152,7 @@ impl controller_server::Controller for Service {
         request: Request<Streaming<pb::WorkerReport>>,
     ) -> Result<Response<Self::WorkerSessionStream>, Status> {
         let (peer, owner) = (peer(&request)?, self.election.leader_state()?.owner.clone());
+        let line = request.extensions().get::<Line>().cloned();
         let mut reports = request.into_inner();
         let Some(WorkerContent::Join(join)) =
             first(&mut reports).await?.and_then(|report| report.report)
@@ -182,9 +184,11 @@ impl controller_server::Controller for Service {
                     Some(WorkerContent::Join(_)) | None => None,
                 })
             };
-            let refused = forward_reports(reports, &owner, gone, event_of).await;
-            refuse(&refusals, refused);
-            let _ = owner.report(Event::WorkerClosed { session }).await;
+            let end = forward_reports(reports, &owner, gone, event_of).await;
+            let broke = matches!(end, Ok(End::Broken));
+            refuse(&refusals, end);
+            let hung_up = broke && line.is_some_and(|line| line.has_hung_up());
+            let _ = owner.report(Event::WorkerClosed { session, hung_up }).await;
         });
         Ok(Response::new(ReceiverStream::new(events)))
     }
@@ -222,8 +226,8 @@ impl controller_server::Controller for Service {
                     Some(SwitchContent::Hello(_)) | None => None,
                 })
             };
-            let refused = forward_reports(reports, &owner, gone, event_of).await;
-            refuse(&refusals, refused);
+            let end = forward_reports(reports, &owner, gone, event_of).await;
+            refuse(&refusals, end);
             let _ = owner.report(Event::SwitchClosed { session }).await;
         });
         Ok(Response::new(ReceiverStream::new(commands)))
@@ -247,6 +251,14 @@ async fn first<R>(reports: &mut Streaming<R>) -> Result<Option<R>, Status> {
     tokio::time::timeout(FIRST_REPORT, reports.message()).await.map_err(late)?
 }
 
+/// How a stream of reports ended.
+enum End {
+    /// One of the two sides ended it.
+    Closed,
+    /// Its connection broke.
+    Broken,
+}
+
 /// Forwards reports until the peer ends the stream, or the owner of the state does (`gone`). A stream has at most one
 /// report at the owner. Errors: a report was refused.
 async fn forward_reports<R>(
@@ -254,23 +266,28 @@ async fn forward_reports<R>(
     owner: &Owner,
     mut gone: oneshot::Receiver<()>,
     event_of: impl Fn(R) -> Result<Option<Event>, Status>,
-) -> Result<(), Status> {
+) -> Result<End, Status> {
     loop {
         tokio::select! {
             report = reports.message() => {
-                let Ok(Some(report)) = report else { return Ok(()) };
+                let report = match report {
+                    Ok(Some(report)) => report,
+                    // A client that gives a stream up resets it (RFC 9113, section 5.4.2).
+                    Err(status) if status.code() != Code::Cancelled => return Ok(End::Broken),
+                    Ok(None) | Err(_) => return Ok(End::Closed),
+                };
                 // An unknown report comes from a newer peer.
                 let Some(event) = event_of(report)? else { continue };
                 status(owner.report(event).await?)?;
             }
-            _ = &mut gone => return Ok(()),
+            _ = &mut gone => return Ok(End::Closed),
         }
     }
 }
 
 /// Tells the peer why its report was refused; its stream ends.
-fn refuse<E>(peer: &mpsc::WeakSender<Result<E, Status>>, refused: Result<(), Status>) {
-    if let (Err(refused), Some(peer)) = (refused, peer.upgrade()) {
+fn refuse<E>(peer: &mpsc::WeakSender<Result<E, Status>>, end: Result<End, Status>) {
+    if let (Err(refused), Some(peer)) = (end, peer.upgrade()) {
         tracing::warn!(reason = refused.message(), "refused a report; its stream is closed");
         let _ = peer.try_send(Err(refused));
     }

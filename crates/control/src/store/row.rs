@@ -123,7 +123,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
 
 fn member(row: MemberRow, topology: &Topology) -> Member {
     let state = match row.state.as_str() {
-        "present" => MemberState::Away { since_ms: 0, grace_until_ms: 0 },
+        "present" => MemberState::Away { since_ms: 0, grace_until_ms: 0, hung_up: false },
         "left" => MemberState::Left,
         "lost" => MemberState::Lost,
         _ => MemberState::Awaited,

@@ -421,7 +421,8 @@ mod tests {
         assert_eq!((kept.incarnation, kept.next_job), (first.incarnation, 6));
         assert_eq!(mode() & 0o077, 0, "an existing file is made private, too: {:o}", mode());
         let jobs = loaded(kept, &topology).jobs;
-        saved.member_mut(1).state = MemberState::Away { since_ms: 0, grace_until_ms: 0 };
+        saved.member_mut(1).state =
+            MemberState::Away { since_ms: 0, grace_until_ms: 0, hung_up: false };
         ended.members = vec![Member::awaited().into(); 2];
         assert_eq!(jobs, [saved, ended]);
     }

@@ -141,7 +141,7 @@ fn a_stopped_worker_is_not_a_fault_of_the_trees() {
     let (session, plan) = world.workers.remove(&(job, 2)).unwrap();
     world.broken.insert("h2-rack1".to_owned());
     world.wait(3_000);
-    world.play(Event::WorkerClosed { session }).unwrap();
+    world.play(Event::WorkerClosed { session, hung_up: false }).unwrap();
     world.wait(6_000);
     assert_eq!(world.plan(job).epoch, 1);
     world.broken.clear();

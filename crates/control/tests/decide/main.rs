@@ -405,7 +405,7 @@ fn when_all_have_left_the_job_is_over() {
     for rank in 0..4 {
         let (session, _) = world.workers[&(job, rank)];
         world.play(Event::WorkerLeft { session }).unwrap();
-        world.play(Event::WorkerClosed { session }).unwrap();
+        world.play(Event::WorkerClosed { session, hung_up: false }).unwrap();
     }
     assert_eq!(world.state().job(job).unwrap().phase, Phase::Ended);
     assert!(world.switches.values().all(|(_, leases)| leases.is_empty()));

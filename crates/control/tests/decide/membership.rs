@@ -85,6 +85,105 @@ fn a_job_without_connections_is_abandoned_and_resumed() {
 }
 
 #[test]
+fn the_leases_of_a_job_whose_processes_all_died_are_free_a_second_later() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_dies(job, rank));
+    world.wait(900);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    world.wait(200);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Abandoned);
+    assert!(world.switches.values().all(|(_, leases)| leases.is_empty()), "leases are taken back");
+    // The streams had only broken, and the ranks come late: they get leases again.
+    for rank in 0..4 {
+        world.join(job, rank, &format!("h{rank}"), 1).unwrap();
+    }
+    world.wait(200);
+    assert_eq!(
+        (world.plan(job).trees.len(), world.state().job(job).unwrap().phase),
+        (2, Phase::Running)
+    );
+    world.check_leases();
+}
+
+#[test]
+fn ranks_whose_streams_broke_for_a_moment_keep_their_leases() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_dies(job, rank));
+    world.wait(900);
+    world.join(job, 2, "h2", 1).unwrap();
+    world.wait(20_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running, "one of them lives");
+    for rank in [0, 1, 3] {
+        world.join(job, rank, &format!("h{rank}"), 1).unwrap();
+    }
+    world.wait(1_000);
+    assert_eq!(world.state().job(job).unwrap().epoch, 1, "the job was not disturbed");
+}
+
+#[test]
+fn a_rank_that_may_live_keeps_the_leases_of_its_dead_peers() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..3).for_each(|rank| world.worker_dies(job, rank));
+    world.worker_gone(job, 3);
+    world.wait(29_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    world.wait(2_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Abandoned);
+}
+
+#[test]
+fn packets_show_that_ranks_without_streams_live() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_dies(job, rank));
+    let (session, _) = world.switches["rack0"];
+    for contributions in 1..80 {
+        world.now_ms += 200;
+        let tree = pb::SwitchTree { job, tree: 1, contributions, ..Default::default() };
+        let counters = pb::SwitchHeartbeat { trees: vec![tree], ..Default::default() };
+        world.play(Event::SwitchHeartbeat { session, counters }).unwrap();
+        world.play(Event::Tick).unwrap();
+    }
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    for _ in 0..6 {
+        world.now_ms += 200;
+        world.play(Event::Tick).unwrap();
+    }
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Abandoned);
+}
+
+#[test]
+fn a_controller_that_did_not_run_waits_for_ranks_that_return_meanwhile() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_dies(job, rank));
+    world.wait(500);
+    // It is stopped; the ranks' attempts wait in its socket.
+    world.now_ms += 4_000;
+    world.play(Event::Tick).unwrap();
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+    for rank in 0..4 {
+        world.join(job, rank, &format!("h{rank}"), 1).unwrap();
+    }
+    world.wait(1_000);
+    assert_eq!(world.state().job(job).unwrap().epoch, 1, "the job was not disturbed");
+}
+
+#[test]
+fn a_new_leader_does_not_take_ranks_that_are_away_for_dead() {
+    let mut world = World::standard();
+    let job = world.job();
+    (0..4).for_each(|rank| world.worker_dies(job, rank));
+    let store = world.store.clone();
+    world.restart(Settings::default(), store);
+    world.wait(29_000);
+    assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
+}
+
+#[test]
 fn a_job_whose_packets_switches_count_is_not_abandoned() {
     let mut world = World::standard();
     let job = world.job();

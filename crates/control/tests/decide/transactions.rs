@@ -71,7 +71,7 @@ fn events_during_a_failure_of_the_store_take_effect_in_order() {
     for rank in 0..4 {
         let (session, _) = world.workers[&(job, rank)];
         world.play(Event::WorkerLeft { session }).unwrap();
-        world.play(Event::WorkerClosed { session }).unwrap();
+        world.play(Event::WorkerClosed { session, hung_up: false }).unwrap();
     }
     assert_eq!(world.state().job(job).unwrap().phase, Phase::Running);
     // A request is answered with an error, not deferred.

@@ -344,9 +344,19 @@ impl World {
         job
     }
 
+    /// Ends the stream of a rank, as when the network fails.
     pub fn worker_gone(&mut self, job: u32, rank: u32) {
+        self.stream_ends(job, rank, false);
+    }
+
+    /// Ends the stream of a rank, as when its process dies.
+    pub fn worker_dies(&mut self, job: u32, rank: u32) {
+        self.stream_ends(job, rank, true);
+    }
+
+    fn stream_ends(&mut self, job: u32, rank: u32, hung_up: bool) {
         let (session, _) = self.workers.remove(&(job, rank)).unwrap();
-        self.play(Event::WorkerClosed { session }).unwrap();
+        self.play(Event::WorkerClosed { session, hung_up }).unwrap();
     }
 
     /// Makes all other ranks report in their heartbeats that they cannot reach this one.

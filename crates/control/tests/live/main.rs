@@ -6,15 +6,18 @@ mod scene;
 mod secure;
 mod tls_check;
 
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use netsum_control::client::{self, SwitchClient, SwitchNotice, WorkerClient, WorkerNotice};
+use netsum_control::decide::Settings;
 use netsum_control::{Config, Controller, MemoryStore, Security, pb};
 
 use scene::{
-    FakeWorker, Leases, PATIENCE, Scene, any_port, at, fabric, hello, join, settings, start,
+    FakeSwitch, FakeWorker, Leases, PATIENCE, SWITCHES, Scene, any_port, at, fabric, hello, join,
+    settings, start, start_with,
 };
 
 #[test]
@@ -89,6 +92,67 @@ fn a_rank_that_its_peers_reach_is_only_away() {
     scene.workers.insert(2, FakeWorker::join_as(scene.address, join));
     scene.workers[2].wait_for(|notice| *notice == WorkerNotice::Connected);
     assert_eq!(scene.status().jobs[0].epoch, 1);
+}
+
+#[test]
+fn a_job_whose_ranks_all_died_leaves_nothing() {
+    let controller = start(any_port(), None);
+    let mut scene = Scene::set(controller.address());
+    // Their connections end as the system ends those of a process that dies: nothing is said before.
+    scene.workers.clear();
+    scene.leases_become([0, 0, 0, 0]);
+    assert_eq!(scene.status().jobs[0].state, "abandoned");
+    // One that was only away for long finds the job again.
+    let again = |rank| pb::Join { known_epoch: 1, ..join(scene.job, rank) };
+    let ranks: Vec<_> =
+        (0..4).map(|rank| FakeWorker::join_as(scene.address, again(rank))).collect();
+    assert!(ranks.iter().all(|rank| rank.plan().epoch > 1));
+    scene.leases_become([1, 1, 1, 1]);
+}
+
+#[test]
+fn ranks_that_give_their_streams_up_have_not_died() {
+    let settings = Settings { vanish_ms: 100, ..settings() };
+    let controller = start_with(any_port(), None, settings);
+    let address = controller.address();
+    let switches = SWITCHES.map(|name| FakeSwitch::start(address, name));
+    let request = pb::CreateJobRequest { size: 4, ..Default::default() };
+    let job = client::create_job(&at(address), request, PATIENCE).unwrap().job;
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let streams = (0..4).map(|rank| runtime.block_on(raw_session(address, join(job, rank))));
+    for mut stream in streams.collect::<Vec<_>>() {
+        runtime.block_on(async {
+            let is_plan = |event: pb::WorkerEvent| {
+                matches!(event.event, Some(pb::worker_event::Event::Plan(_)))
+            };
+            while !is_plan(stream.1.message().await.unwrap().unwrap()) {}
+        });
+        // The stream ends, and its connection in order.
+        drop(stream);
+    }
+    let end = Instant::now() + PATIENCE;
+    let is_away = |rank: &pb::RankStatus| rank.state == "away";
+    while !client::status(&at(address), PATIENCE).unwrap().jobs[0].ranks.iter().all(is_away) {
+        assert!(Instant::now() < end, "the streams have not ended");
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(client::status(&at(address), PATIENCE).unwrap().jobs[0].state, "running");
+    assert!(switches.iter().all(|switch| !switch.leases.lock().unwrap().is_empty()));
+}
+
+/// The two directions of a rank's session.
+async fn raw_session(
+    controller: SocketAddr,
+    join: pb::Join,
+) -> (tokio::sync::mpsc::Sender<pb::WorkerReport>, tonic::Streaming<pb::WorkerEvent>) {
+    let channel = tonic::transport::Endpoint::from_shared(format!("http://{controller}"));
+    let channel = channel.unwrap().connect().await.unwrap();
+    let (reports, outgoing) = tokio::sync::mpsc::channel(4);
+    let report = Some(pb::worker_report::Report::Join(join));
+    reports.send(pb::WorkerReport { report }).await.unwrap();
+    let mut client = pb::controller_client::ControllerClient::new(channel);
+    let outgoing = tokio_stream::wrappers::ReceiverStream::new(outgoing);
+    (reports, client.worker_session(outgoing).await.unwrap().into_inner())
 }
 
 #[test]

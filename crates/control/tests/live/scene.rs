@@ -33,14 +33,12 @@ pub fn settings() -> Settings {
 }
 
 pub fn start(listen: SocketAddr, store: Option<PathBuf>) -> Controller {
-    Controller::start(Config {
-        fabric: fabric(),
-        listen,
-        store,
-        settings: settings(),
-        security: Security::Trusted,
-    })
-    .unwrap()
+    start_with(listen, store, settings())
+}
+
+pub fn start_with(listen: SocketAddr, store: Option<PathBuf>, settings: Settings) -> Controller {
+    let security = Security::Trusted;
+    Controller::start(Config { fabric: fabric(), listen, store, settings, security }).unwrap()
 }
 
 /// A controller without credentials.

@@ -188,6 +188,23 @@ fn workers_join_their_tenants_jobs_or_run_on_their_host() {
 }
 
 #[test]
+fn a_job_whose_ranks_all_died_is_over() {
+    let secure = Secure::start();
+    let job = secure.create_job("tenant/a", "a").unwrap();
+    let workers: Vec<_> = (0..2).map(|rank| secure.worker("tenant/a", join(job, rank))).collect();
+    for (_, notices) in &workers {
+        while !matches!(next(notices), WorkerNotice::Plan(_)) {}
+    }
+    drop(workers);
+    let viewer = secure.endpoint("viewer");
+    let end = Instant::now() + PATIENCE;
+    while client::status(&viewer, PATIENCE).unwrap().jobs[0].state != "abandoned" {
+        assert!(Instant::now() < end, "the job is not over");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
 fn a_job_that_the_store_lacks_is_resumed_for_its_own_tenant_only() {
     let secure = Secure::start();
     let description =

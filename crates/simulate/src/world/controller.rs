@@ -165,7 +165,7 @@ impl World {
                     controller,
                     format_args!("stream of {} ends", self.processes[peer].name.clone()),
                 );
-                self.session_ended(id);
+                self.session_ended(id, true);
             }
             (Up::Worker(pb::worker_report::Report::Join(join)), None) => {
                 let (job, rank, known) = (join.job, join.rank, join.known_epoch);
@@ -246,8 +246,9 @@ impl World {
         reason
     }
 
-    /// Handles the end of the task that reads a stream.
-    pub(super) fn session_ended(&mut self, id: StreamId) {
+    /// Handles the end of the task that reads a stream. `by_peer`: the peer's side was closed, by the death of its
+    /// process or by itself. A live peer then ends its streams as a dead one does, which is worse than what clients do.
+    pub(super) fn session_ended(&mut self, id: StreamId, by_peer: bool) {
         let Some(stream) = self.streams.get(id) else { return };
         let place = stream.controller;
         let controller = &self.processes[place];
@@ -255,7 +256,7 @@ impl World {
         let (Some(session), true) = (stream.session, same) else { return };
         let event = match stream.peer < self.first_rank {
             true => Happens::SwitchClosed { session },
-            false => Happens::WorkerClosed { session },
+            false => Happens::WorkerClosed { session, hung_up: by_peer },
         };
         let _ = self.decide(place, event);
     }

@@ -312,7 +312,7 @@ impl World {
             }
             Event::Up(stream) => self.stream_up(stream),
             Event::Down(stream) => self.stream_down(stream),
-            Event::SessionEnded(stream) => self.session_ended(stream),
+            Event::SessionEnded(stream) => self.session_ended(stream, false),
             Event::KeepAlive { stream, side, since } => self.keep_alive(stream, side, since),
             Event::Mesh { from, to } => self.mesh_arrives(from, to),
             Event::MeshSilence { from, to, since } => self.mesh_silence(from, to, since),
