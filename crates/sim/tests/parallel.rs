@@ -168,14 +168,14 @@ fn numbers_that_do_not_fit_are_refused() {
     }
 }
 
-/// A recording of two ranks: operations as number, call, microseconds of the call, and duration.
-fn recorded(
-    ranks: &[&[(u64, &str, f64, f64)]],
-    operations: Option<[u64; 2]>,
-) -> Result<Schedule, String> {
+/// An operation of a recording: its number and call, when it was called, and how long it took, in microseconds.
+type Called<'a> = (u64, &'a str, f64, f64);
+
+/// The schedule of a recording with these operations of each rank.
+fn recorded(ranks: &[&[Called]], operations: Option<[u64; 2]>) -> Result<Schedule, String> {
     let bytes = 2 * SEGMENTS * 1448;
-    let file = |(rank, all): (usize, &&[(u64, &str, f64, f64)])| {
-        let one = |&(number, call, called_us, lasts_us): &(u64, &str, f64, f64)| {
+    let file = |(rank, all): (usize, &&[Called])| {
+        let one = |&(number, call, called_us, lasts_us): &Called| {
             let (called, lasts) = (1000.0 + called_us * 1e-6, lasts_us * 1e-6);
             format!(
                 "{{\"number\": {number}, \"call\": \"{call}\", \"called_unix_s\": {called:.9}, \
@@ -225,7 +225,8 @@ fn a_recording_runs_with_other_times() {
 #[test]
 fn recordings_that_cannot_be_replayed_are_refused() {
     let one: &[_] = &[(7, SUM, 0.0, 9.0)];
-    let cases: [(&[&[_]], Option<[u64; 2]>, &str); 6] = [
+    type Refused<'a> = (&'a [&'a [Called<'a>]], Option<[u64; 2]>, &'a str);
+    let cases: [Refused; 6] = [
         (&[], None, "g: there are no files of a group"),
         (&[one, &[(8, SUM, 0.0, 9.0)]], None, "g: no operation is in the files of all ranks"),
         (&[one, one], Some([6, 8]), "operations 6 to 8 are not in all files, which have 7 to 8"),

@@ -256,12 +256,14 @@ fn ranks_of_a_host_use_its_links() {
     assert_eq!(records[0].end_ps, 2 * 8_000_000 + 3 * US);
 }
 
+/// Rank, time, and the nodes that it waits for: how far before it in the rank, and whether for the start.
+type Computing = (u32, u64, Vec<(usize, bool)>);
+
 /// A random schedule of computing and messages within a host, where nothing contends.
 #[derive(Clone, Debug)]
 struct Random {
     ranks: u32,
-    /// Rank, time, and by how many nodes of the rank before it each waits, for the start or the end.
-    nodes: Vec<(u32, u64, Vec<(usize, bool)>)>,
+    nodes: Vec<Computing>,
     /// Positions in `nodes` of sender and receiver.
     messages: Vec<(usize, usize)>,
 }
@@ -451,7 +453,9 @@ fn ranks_that_disagree_on_collectives_are_refused() {
             for (name, &(kind, bytes)) in (0..).zip(*ops) {
                 let op = Op::Collective { kind, group, bytes, number: 0 };
                 let node = builder.add(rank, name, op).unwrap();
-                last.map(|last| builder.wait(rank, node, last, false).unwrap());
+                if let Some(last) = last {
+                    builder.wait(rank, node, last, false).unwrap();
+                }
                 last = Some(node);
             }
         }

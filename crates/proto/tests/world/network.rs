@@ -64,13 +64,6 @@ pub struct Arrival {
     pub packet: Vec<u8>,
 }
 
-/// A direction of a node's link.
-#[derive(Clone, Copy, Debug)]
-pub enum End {
-    From(usize),
-    To(usize),
-}
-
 /// Nodes are numbers. Packets arrive, and nodes wake up, in the order of time.
 pub struct Network {
     pub now: Time,
@@ -78,8 +71,8 @@ pub struct Network {
     pub random: Random,
     /// By sender and receiver: bytes and packets.
     pub traffic: BTreeMap<(usize, usize), (u64, u64)>,
-    /// A sender or receiver whose packets are lost with that probability, besides `faults`, and how many were lost.
-    pub lossy: Option<(End, f64)>,
+    /// A sender, or a receiver, whose packets are lost with that probability, besides `faults`, and how many were lost.
+    pub lossy: Option<(Option<usize>, Option<usize>, f64)>,
     pub lost: u64,
     queue: BinaryHeap<Reverse<(Time, u64)>>,
     arrivals: BTreeMap<u64, Arrival>,
@@ -109,11 +102,8 @@ impl Network {
             if self.random.chance(self.faults.loss) {
                 continue;
             }
-            let end = |end| match end {
-                End::From(node) => node == from,
-                End::To(node) => node == to,
-            };
-            if let Some((_, share)) = self.lossy.filter(|lossy| end(lossy.0))
+            if let Some((sender, receiver, share)) = self.lossy
+                && (sender == Some(from) || receiver == Some(to))
                 && self.random.chance(share)
             {
                 self.lost += 1;

@@ -234,10 +234,13 @@ fn cycle(schedule: &Schedule, rank: u32, waits: &[u32]) -> ScheduleError {
     ScheduleError::new(schedule.place(rank, cycle[0]), reason)
 }
 
+/// An operation of a group, its bytes, and the rank and node where it was found.
+type Found = (Collective, u64, u32, u32);
+
 /// Refuses collectives on which the ranks of a group do not agree.
 fn check_collectives(schedule: &Schedule) -> Result<(), ScheduleError> {
     // The operations of each group, as its first rank has them, with their places.
-    let mut agreed: Vec<Vec<Option<(Collective, u64, u32, u32)>>> =
+    let mut agreed: Vec<Vec<Option<Found>>> =
         schedule.operations().into_iter().map(|count| vec![None; count as usize]).collect();
     let mut counts: HashMap<(u32, u32), u32> = HashMap::new();
     for (rank, own) in (0..).zip(&schedule.ranks) {

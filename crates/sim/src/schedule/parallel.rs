@@ -264,10 +264,10 @@ impl<'a> Stage<'a> {
             }
         }
         self.in_tensor_group()?;
-        self.to_experts()?;
+        self.exchange_tokens()?;
         let second = self.compute(ps - ps / 2)?;
         self.chain(second)?;
-        self.to_experts()?;
+        self.exchange_tokens()?;
         self.in_tensor_group()?;
         self.visits[at].1 = self.last.unwrap_or(second);
         Ok(())
@@ -297,7 +297,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    fn to_experts(&mut self) -> Result<(), ScheduleError> {
+    fn exchange_tokens(&mut self) -> Result<(), ScheduleError> {
         if self.step.expert > 1 {
             let bytes = self.step.token_bytes;
             let tokens = self.collective(Collective::AllToAll, self.expert_group, bytes)?;
