@@ -1,46 +1,26 @@
 //! Runs that skip what repeats itself: every byte of the results equals that of a run that simulates everything.
 
-use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::ops::ControlFlow;
-use std::path::Path;
+mod common;
 
-use netsum_sim::config::parse;
+use std::cell::Cell;
+use std::fmt::Write;
+
+use common::{assert_same_files, files};
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
-use netsum_sim::{HostQueue, PathChoice, Pause, Simulation, Switching, run};
+use netsum_sim::{HostQueue, PathChoice, Pause, Simulation, Switching};
 use netsum_topo::{Addressing, Rate, Topology, fat_tree, leaf_spine, single_switch};
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::TestRunner;
 
-/// All files of a run, by name.
-fn files(text: &str, folder: &Path, skip_repeats: bool) -> BTreeMap<String, Vec<u8>> {
-    let (mut config, built) = parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}"));
-    config.skip_repeats = skip_repeats;
-    let out = tempfile::tempdir().unwrap();
-    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
-    let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
-        let file = file.unwrap();
-        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
-    });
-    files.collect()
-}
-
 fn assert_same(text: &str, faults: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("faults.toml"), faults).unwrap();
-    let all = files(text, folder.path(), false);
-    for (name, content) in files(text, folder.path(), true) {
-        if content != all[&name] {
-            let [ours, theirs] = [&content, &all[&name]].map(|c| String::from_utf8_lossy(c));
-            let differs = |(a, b): &(&str, &str)| a != b;
-            let first = ours.lines().zip(theirs.lines()).find(differs);
-            panic!("{name} differs from a run without skips: {first:?}\n{text}\n{faults}");
-        }
-    }
+    let run = |skip: bool| files(text, folder.path(), |config| config.skip_repeats = skip);
+    let what = format!("a run with skips, beside one without\n{text}\n{faults}");
+    assert_same_files(&run(true), &run(false), &what);
 }
 
 const FABRICS: &[(&str, u32)] = &[

@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
-use std::path::Path;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use common::*;
@@ -13,7 +11,7 @@ use netsum_sim::config::parse;
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, LocalLinks, Scheme, StepRecord, Work};
 use netsum_sim::schedule::{Builder, Collective, Names, Op, Schedule, chakra, goal};
 use netsum_sim::tcp::TcpConfig;
-use netsum_sim::{Simulation, Switching, run};
+use netsum_sim::{Simulation, Switching};
 use netsum_topo::Topology;
 use proptest::prelude::*;
 
@@ -590,18 +588,6 @@ fn broken_chakra_traces_are_refused() {
     );
 }
 
-/// All files of a run, by name.
-fn files(text: &str, folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let (config, built) = parse(text, "run.toml", folder).unwrap_or_else(|error| panic!("{error}"));
-    let out = tempfile::tempdir().unwrap();
-    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
-    let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
-        let file = file.unwrap();
-        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
-    });
-    files.collect()
-}
-
 /// A run with a trace beside flows: the same bytes for any number of threads, and with skips allowed or not.
 #[test]
 fn runs_do_not_depend_on_threads() {
@@ -631,12 +617,13 @@ fn runs_do_not_depend_on_threads() {
                  [[jobs]]\nreplay = {{ format = \"chakra\", path = \"trace\" }}\nhosts = [0, 11]\nsteps = 3\n\
                  [[jobs]]\nmodel = \"resnet50\"\nworkers = 4\nsteps = 1\nstart = \"1ms\"\n"
             );
-            files(&text, folder.path())
+            files(&text, folder.path(), |_| {})
         };
         let one = run(1, true);
         assert!(String::from_utf8_lossy(&one["jobs.csv"]).contains("chakra,2,"));
         for (threads, skip) in [(2, true), (3, false), (1, false)] {
-            assert!(run(threads, skip) == one, "{scheme}: {threads} threads, skips: {skip}");
+            let what = format!("{scheme}: {threads} threads, skips: {skip}");
+            assert_same_files(&run(threads, skip), &one, &what);
         }
     }
 }

@@ -1,41 +1,20 @@
 //! Runs on several threads: every byte of the results equals that of one thread.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::ops::ControlFlow;
-use std::path::Path;
+mod common;
 
-use netsum_sim::config::parse;
-use netsum_sim::run;
+use std::fmt::Write;
+
+use common::{assert_same_files, files};
 use proptest::prelude::*;
 use proptest::sample::select;
-
-/// All files of a run, by name.
-fn files(text: &str, folder: &Path, threads: u16) -> BTreeMap<String, Vec<u8>> {
-    let (mut config, built) = parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}"));
-    config.threads = threads;
-    let out = tempfile::tempdir().unwrap();
-    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
-    let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
-        let file = file.unwrap();
-        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
-    });
-    files.collect()
-}
 
 fn assert_same(text: &str, faults: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("faults.toml"), faults).unwrap();
-    let one = files(text, folder.path(), 1);
+    let run = |threads: u16| files(text, folder.path(), |config| config.threads = threads);
+    let one = run(1);
     for threads in [2, 3] {
-        for (name, content) in files(text, folder.path(), threads) {
-            if content != one[&name] {
-                let [ours, theirs] = [&content, &one[&name]].map(|c| String::from_utf8_lossy(c));
-                let differs = |(a, b): &(&str, &str)| a != b;
-                let first = ours.lines().zip(theirs.lines()).find(differs);
-                panic!("{name} of {threads} threads differs: {first:?}\n{text}\n{faults}");
-            }
-        }
+        assert_same_files(&run(threads), &one, &format!("{threads} threads\n{text}\n{faults}"));
     }
 }
 

@@ -1,11 +1,16 @@
 //! Fixtures of the tests.
 #![allow(dead_code)] // Each test program uses a part.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+
+use netsum_sim::config::{Config, parse};
 use netsum_sim::network::Network;
 use netsum_sim::simulation::FlowRecord;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
-use netsum_sim::{HostQueue, PathChoice, Simulation, Switching};
+use netsum_sim::{HostQueue, PathChoice, Simulation, Switching, run};
 use netsum_topo::{Addressing, Fabric, Rate, Topology};
 
 pub const TEN_GBIT: Rate = Rate(10_000_000_000);
@@ -73,4 +78,33 @@ pub fn link(net: &Network, from: &str, to: &str) -> u32 {
 /// Nearest-rank percentile of sorted values.
 pub fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[((p / 100.0 * sorted.len() as f64).ceil() as usize).max(1) - 1]
+}
+
+/// Files by name.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// All files of a run of a configuration, which `change` may change.
+pub fn files(text: &str, folder: &Path, change: impl FnOnce(&mut Config)) -> Files {
+    let (mut config, built) = parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}"));
+    change(&mut config);
+    let out = tempfile::tempdir().unwrap();
+    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
+    let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
+        let file = file.unwrap();
+        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
+    });
+    files.collect()
+}
+
+/// Fails with the first line that differs; `what` says of which run.
+pub fn assert_same_files(ours: &Files, theirs: &Files, what: &str) {
+    assert!(ours.keys().eq(theirs.keys()), "{what}: {:?}, {:?}", ours.keys(), theirs.keys());
+    for (name, content) in ours {
+        if *content != theirs[name] {
+            let [ours, theirs] = [content, &theirs[name]].map(|c| String::from_utf8_lossy(c));
+            let differs = |(a, b): &(&str, &str)| a != b;
+            let first = ours.lines().zip(theirs.lines()).find(differs);
+            panic!("{name} differs: {first:?}: {what}");
+        }
+    }
 }
