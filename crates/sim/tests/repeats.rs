@@ -5,7 +5,7 @@ mod common;
 use std::cell::Cell;
 use std::fmt::Write;
 
-use common::{assert_same_files, files};
+use common::{FABRICS, assert_same_files, files};
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
@@ -23,16 +23,6 @@ fn assert_same(text: &str, faults: &str) {
     assert_same_files(&run(true), &run(false), &what);
 }
 
-const FABRICS: &[(&str, u32)] = &[
-    ("kind = \"fat-tree\"\nk = 4", 16),
-    ("kind = \"leaf-spine\"\nracks = 3\nhosts_per_rack = 4\nspines = 3", 12),
-    (
-        "kind = \"leaf-spine\"\nracks = 4\nhosts_per_rack = 3\nspines = 2\nuplink_rate = \"25Gbit/s\"",
-        12,
-    ),
-    ("kind = \"dumbbell\"\npairs = 4", 8),
-    ("kind = \"single-switch\"\nhosts = 7", 7),
-];
 /// Schemes between hosts repeat themselves; with the others nothing may be skipped.
 const SCHEMES: &[&str] = &[
     "ring",

@@ -4,7 +4,7 @@ mod common;
 
 use std::fmt::Write;
 
-use common::{assert_same_files, files};
+use common::{FABRICS, assert_same_files, files};
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -18,16 +18,6 @@ fn assert_same(text: &str, faults: &str) {
     }
 }
 
-const FABRICS: &[(&str, u32)] = &[
-    ("kind = \"fat-tree\"\nk = 4", 16),
-    ("kind = \"leaf-spine\"\nracks = 3\nhosts_per_rack = 4\nspines = 3", 12),
-    (
-        "kind = \"leaf-spine\"\nracks = 4\nhosts_per_rack = 3\nspines = 2\nuplink_rate = \"25Gbit/s\"",
-        12,
-    ),
-    ("kind = \"dumbbell\"\npairs = 4", 8),
-    ("kind = \"single-switch\"\nhosts = 7", 7),
-];
 const SCHEMES: &[&str] = &[
     "panama",
     "panama-per-branch",

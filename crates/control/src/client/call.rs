@@ -206,12 +206,18 @@ fn is_of_transport(status: &tonic::Status) -> bool {
 }
 
 /// The transport's innermost error message.
-fn innermost(error: &dyn std::error::Error) -> String {
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
     while let Some(source) = error.source() {
         error = source;
     }
-    error.to_string()
+    match error.downcast_ref::<io::Error>() {
+        // TLS has many words, and an address of its documentation, for a process that has died.
+        Some(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            "the connection was closed".to_owned()
+        }
+        _ => error.to_string(),
+    }
 }
 
 /// What becomes of a call that is made twice.

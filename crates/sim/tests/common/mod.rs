@@ -80,6 +80,18 @@ pub fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[((p / 100.0 * sorted.len() as f64).ceil() as usize).max(1) - 1]
 }
 
+/// Small fabrics of every kind in a configuration, and their number of hosts.
+pub const FABRICS: &[(&str, u32)] = &[
+    ("kind = \"fat-tree\"\nk = 4", 16),
+    ("kind = \"leaf-spine\"\nracks = 3\nhosts_per_rack = 4\nspines = 3", 12),
+    (
+        "kind = \"leaf-spine\"\nracks = 4\nhosts_per_rack = 3\nspines = 2\nuplink_rate = \"25Gbit/s\"",
+        12,
+    ),
+    ("kind = \"dumbbell\"\npairs = 4", 8),
+    ("kind = \"single-switch\"\nhosts = 7", 7),
+];
+
 /// Files by name.
 pub type Files = BTreeMap<String, Vec<u8>>;
 
