@@ -1,4 +1,5 @@
-"""One rank: backward passes of a sparse embedding under DistributedDataParallel: by switches, by hosts, and dense.
+"""One rank: backward passes of an embedding under DistributedDataParallel: rows by switches and by hosts, and dense
+tables, whole and without blocks of zeros.
 
 Argument: a JSON object {"steps": n, "words": w}: distinct words of the table. Words of a batch follow Zipf's law.
 Reports per variant the seconds of each step on the slowest rank, bytes that this host sent and received, and rows of a
@@ -19,7 +20,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from compression_worker import moved_bytes
-from netsum.torch import sparse
+from netsum.torch import block_sparse, sparse
 
 WIDTH, BATCH = 256, 4096
 
@@ -31,10 +32,14 @@ def zipf(words: int, seed: int) -> torch.Tensor:
 
 
 class Variant:
-    def __init__(self, group: dist.ProcessGroup, words: int, is_sparse: bool, gathers: bool) -> None:
+    def __init__(
+        self, group: dist.ProcessGroup, words: int, is_sparse: bool, gathers: bool = False, blocks: bool = False
+    ) -> None:
         torch.manual_seed(1)
         self.table = torch.nn.Embedding(words, WIDTH, sparse=is_sparse)
         self.model = DistributedDataParallel(self.table, process_group=group, bucket_cap_mb=8)
+        if blocks:
+            block_sparse(self.model, block=WIDTH)
         self.gathers = gathers
         self.seconds: list[float] = []
         self.sent: list[int] = []
@@ -70,10 +75,11 @@ def main() -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     hosts = dist.new_group(list(range(size)))
     variants = {
-        "switches sparse": Variant(dist.group.WORLD, words, True, False),
-        "hosts sparse": Variant(hosts, words, True, False),
-        "hosts gather": Variant(hosts, words, True, True),
-        "switches dense": Variant(dist.group.WORLD, words, False, False),
+        "switches sparse": Variant(dist.group.WORLD, words, True),
+        "hosts sparse": Variant(hosts, words, True),
+        "hosts gather": Variant(hosts, words, True, gathers=True),
+        "switches dense": Variant(dist.group.WORLD, words, False),
+        "switches blocks": Variant(dist.group.WORLD, words, False, blocks=True),
     }
     rows, union = [], []
     for step in range(steps + 1):

@@ -1,4 +1,5 @@
-"""Gradients of embeddings over slow links: rows that switches add, rows that hosts gather, and dense tables."""
+"""Gradients of embeddings over slow links: rows that switches add, rows that hosts gather, and dense tables, whole and
+without blocks of zeros."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_switches_add_rows_of_embeddings(part):
         for words in WORDS:
             arguments = json.dumps({"steps": STEPS, "words": words})
             found = Workers(fabric, network.hosts, "sparse_worker.py", arguments, **given).wait()[0]
-            facts = {key: found.pop(key) for key in ("row_bytes", "rows", "union")}
+            facts = {"words": words} | {key: found.pop(key) for key in ("row_bytes", "rows", "union")}
             facts["rows"], facts["union"] = statistics.median(facts["rows"]), statistics.median(facts["union"])
             result["tables"][words] = facts | {
                 name: {
@@ -47,3 +48,6 @@ def test_switches_add_rows_of_embeddings(part):
         assert received["switches sparse"] < allowed, (received, allowed)
         # Rare words are at one rank alone: the union of four ranks has nearly as many rows as three others.
         assert received["switches sparse"] < 1.02 * received["hosts gather"], received
+        # A byte for each row of the table, up and down; from 0.75 of the rows, all of them.
+        rows = facts["union"] if facts["union"] < 0.75 * facts["words"] else facts["words"]
+        assert received["switches blocks"] < 1.1 * rows * facts["row_bytes"] + 4 * facts["words"] + 100_000, received

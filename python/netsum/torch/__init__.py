@@ -1,7 +1,8 @@
 """The torch backend: `torch.distributed.init_process_group("netsum")`, with no import needed (torch 2.14 or later).
 
 Start reading at `create`, then `backend`. Operations are in `reductions`, `movements` and `points`; their return types
-are in `work`. Gradient compression to 8 or 16 bits is in `compression`, FSDP2 of models in host memory in `fsdp`.
+are in `work`. Gradient compression to 8 or 16 bits is in `compression`, gradients that are mostly zero in `blocks`,
+FSDP2 of models in host memory in `fsdp`.
 """
 
 import json
@@ -10,15 +11,19 @@ import torch.distributed as dist
 
 from netsum.reports import GroupStats
 from netsum.torch.backend import NetsumBackend, NetsumProcessGroup, Options
+from netsum.torch.blocks import BlockSparseState, block_sparse, block_sparse_hook
 from netsum.torch.compression import CompressionState, compressed, compression_hook
 from netsum.torch.create import BACKENDS, create
 from netsum.torch.device import accelerator
 
 __all__ = [
+    "BlockSparseState",
     "CompressionState",
     "NetsumBackend",
     "NetsumProcessGroup",
     "Options",
+    "block_sparse",
+    "block_sparse_hook",
     "compressed",
     "compression_hook",
     "register",

@@ -4,9 +4,7 @@ Per bucket, the ranks agree on the largest magnitude of each block of `BLOCK` va
 bfloat16). Every rank then rounds its values to numbers with these scales and keeps the rounding errors; a second
 allreduce adds the numbers, exactly, as integers. `crates/wire/src/shared_scale.rs` has the arithmetic.
 
-A bucket's numbers are sent after the magnitudes of the next one, which so travel while numbers do: only the last bucket
-of a step waits for an answer. All operations are called by the thread that calls the hook, so that their order is the
-same at all ranks.
+A bucket's numbers are sent after the magnitudes of the next one (`netsum.torch.turns`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from torch.futures import Future
 from netsum._core import SharedScale
 from netsum.torch.create import BACKENDS
 from netsum.torch.tensors import Staging
+from netsum.torch.turns import Turns
 
 if TYPE_CHECKING:
     from netsum.torch.engine import Engine
@@ -50,25 +49,14 @@ class SharedScaleSums:
         self.name, self.dtype = FORMATS[to]
         self.scale = SharedScale(self.name, group.size(), BLOCK)
         self.error_feedback = error_feedback
-        self._last: _Bucket | None = None
+        self._turns = Turns()
 
     def reduce(self, kept: torch.Tensor, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """Replace the bucket's gradients by their mean. kept: flat float32 in host memory, the errors of earlier steps.
 
         Buckets are those of one step in order, at all ranks.
         """
-        if bucket.index() == 0:
-            # A step that an error ended may have left a bucket.
-            self._last = None
-        before, self._last = self._last, _Bucket(self, kept, bucket.buffer())
-        # C++ treats an exception of `set_exception` as a result; an exception raised in `then` is an error.
-        mean = self._last.mean.then(lambda done: done.value())
-        if before is not None:
-            before.send()
-        if bucket.is_last():
-            self._last.send()
-            self._last = None
-        return mean
+        return self._turns.take(bucket, lambda: _Bucket(self, kept, bucket.buffer()))
 
 
 class _Bucket:
