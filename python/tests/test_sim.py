@@ -1,5 +1,7 @@
 """The simulator from Python: results, rejections, sweeps that resume, reports. Runs the real simulator."""
 
+import base64
+import html
 import importlib.util
 import json
 import math
@@ -367,6 +369,30 @@ def test_a_report_has_a_line_per_part_and_names_what_it_leaves_out(tmp_path: Pat
         assert times == sorted(times)
     page = report.render(sim.run(SMALL | {"samples": {"every": "50us", "links": links}}, tmp_path / "many"))
     assert "Not drawn, and in the table of samples: h6→rack1.1." in page
+
+
+def test_a_report_moves_if_all_links_are_sampled(tmp_path: Path) -> None:
+    result = sim.run(SMALL | {"samples": {"every": "20us", "links": ["*"]}}, tmp_path)
+    links, samples = result.rows("links"), result.rows("samples")
+    assert {(row["from"], row["to"]) for row in samples} == {(row["from"], row["to"]) for row in links}
+    page = report.render(result)
+    facts = json.loads(html.unescape(re.search(r'data-film="([^"]*)"', page).group(1)))
+    busy = list(base64.b64decode(facts["busy"]))
+    assert facts["links"] == len(links) and len(busy) == len(links) * len(facts["times"]) and len(facts["levels"]) == 64
+    assert len(facts["times"]) <= 240
+    from_ms, to_ms = (float(time) for time in re.findall(r"[\d.]+", facts["times"][3]))
+    simulated = result.summary["simulated_us"] / 1e3
+    assert float(re.findall(r"[\d.]+", facts["times"][-1])[1]) <= simulated
+    # The intervals together are as busy as the whole run, each to within half a level.
+    for at, link in enumerate(links):
+        own = busy[at * len(facts["times"]) :][: len(facts["times"])]
+        part = sum(own) / 63 * (to_ms - from_ms) / simulated
+        off = len(own) * (to_ms - from_ms) / simulated / 126 + 0.05 * link["utilisation"] + 0.002
+        assert abs(part - link["utilisation"]) < off, link
+    lines = re.findall(r"<title>([^<]*)</title>", page[page.index("data-film") :])
+    assert lines == [f"{link['from']} → {link['to']}" for link in links]
+    still = report.render(sim.run(SMALL, tmp_path / "some"))
+    assert "data-film" not in still and "<script>" not in still
 
 
 def test_a_single_flow_is_reported(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ _NAMES = 40
 _SCALE_STEPS = 20
 # Degrees.
 _SLANT = 35
+LEVELS = 64
+"""Shares of time that a moving picture tells apart."""
 
 
-def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
+def heat_map(links: list[dict[str, Any]], hosts: set[str], figures: bool = True) -> str:
     """SVG from the rows of links.csv, and the hosts' names. Each link is two lines: upward at the left, downward at the
-    right."""
+    right. figures: while the mouse is over a line, its figures show beside its name."""
     neighbours = defaultdict(list)
     for link in links:
         neighbours[link["from"]].append(link["to"])
@@ -38,7 +40,7 @@ def heat_map(links: list[dict[str, Any]], hosts: set[str]) -> str:
     width = max([WIDTH, *(math.ceil(x) for x, _ in ends)])
     height = max([bottom + 90, *(math.ceil(y) + 40 for _, y in ends)])
     parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="how busy the links were">']
-    parts += [_link(link, place) for link in sorted(links, key=lambda link: link["utilisation"])]
+    parts += [_link(link, place, figures) for link in sorted(links, key=lambda link: link["utilisation"])]
     for node, (x, y) in place.items():
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{2.5 if level[node] else 1.5}" class="node"/>')
     parts += [_name(node, x, y, below=y == bottom) for node, (x, y) in named.items()]
@@ -68,7 +70,7 @@ def _scale(y: float) -> list[str]:
     width = 8
     left = WIDTH - width * _SCALE_STEPS - 40
     steps = [
-        f'<rect x="{left + width * i}" y="{y}" width="{width}" height="10" fill="{_colour(i / (_SCALE_STEPS - 1))}"/>'
+        f'<rect x="{left + width * i}" y="{y}" width="{width}" height="10" fill="{colour(i / (_SCALE_STEPS - 1))}"/>'
         for i in range(_SCALE_STEPS)
     ]
     return [
@@ -92,20 +94,32 @@ def _levels(neighbours: dict[str, list[str]], hosts: set[str]) -> dict[str, int]
     return level
 
 
-def _link(link: dict[str, Any], place: dict[str, tuple[float, float]]) -> str:
+def _link(link: dict[str, Any], place: dict[str, tuple[float, float]], figures: bool) -> str:
     (x1, y1), (x2, y2) = place[link["from"]], place[link["to"]]
     # To the left in its own direction, as the other direction is in its.
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     right, down = 1.2 * (y2 - y1) / length, 1.2 * (x1 - x2) / length
     busy = min(link["utilisation"], 1.0)
-    title = f"{link['from']} → {link['to']}: {busy:.0%} busy, {link['dropped_packets']} dropped"
+    title = f"{link['from']} → {link['to']}"
+    if figures:
+        title += f": {busy:.0%} busy, {link['dropped_packets']} dropped"
     return (
         f'<line x1="{x1 + right:.1f}" y1="{y1 + down:.1f}" x2="{x2 + right:.1f}" y2="{y2 + down:.1f}" '
-        f'stroke="{_colour(busy)}" stroke-opacity="{0.15 + 0.85 * busy:.2f}" '
-        f'stroke-width="{0.6 + 1.8 * busy:.1f}"><title>{escape(title)}</title></line>'
+        f'stroke="{colour(busy)}" stroke-opacity="{strength(busy)}" '
+        f'stroke-width="{thickness(busy)}"><title>{escape(title)}</title></line>'
     )
 
 
-def _colour(busy: float) -> str:
+def colour(busy: float) -> str:
     """From blue (idle) over yellow to red (fully utilized)."""
     return f"hsl({215 * (1 - busy) ** 1.5:.0f} 75% 50%)"
+
+
+def strength(busy: float) -> str:
+    """The opacity of a link's line."""
+    return f"{0.15 + 0.85 * busy:.2f}"
+
+
+def thickness(busy: float) -> str:
+    """The width of a link's line."""
+    return f"{0.6 + 1.8 * busy:.1f}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from netsum.pages import figure, page, scrolling
 from netsum.pages.curves import chart
+from netsum.sim.animation import animation
 from netsum.sim.picture import heat_map
 from netsum.sim.result import Result
 from netsum.sim.runner import REPORT
@@ -19,6 +20,8 @@ _SIZES = ((0, 1e5, "below 100 kB"), (1e5, 4e7, "100 kB to 40 MB"), (4e7, math.in
 _POINTS = 200
 # More lines than this cannot be distinguished.
 _LINES = 6
+# More names than this say nothing.
+_NAMED = 20
 
 
 def write(result: Result) -> Path:
@@ -122,7 +125,8 @@ def _samples(result: Result) -> list[str]:
         rates[name] = [(b[0] / 1e3, (b[1] - a[1]) * 8 / (b[0] - a[0]) / 1e3) for a, b in pairs if b[0] > a[0]]
         queues[name] = [(row[0] / 1e3, row[2]) for row in rows]
     left_out = list(by_link)[_LINES:]
-    more = f"<p>Not drawn, and in the table of samples: {escape(', '.join(left_out))}.</p>" if left_out else ""
+    named = ", ".join(left_out[:_NAMED]) + (f", and {len(left_out) - _NAMED} more" if left_out[_NAMED:] else "")
+    more = f"<p>Not drawn, and in the table of samples: {escape(named)}.</p>" if left_out else ""
     return [
         "<h2>Sampled links</h2>",
         more,
@@ -140,6 +144,7 @@ def _links(result: Result) -> list[str]:
         # In a generated fabric only hosts are named h and a number.
         hosts = {link["from"] for link in result.rows("links") if re.fullmatch(r"h\d+", link["from"])}
     figures = []
+    samples = result.rows("samples")
     for part, links in by_part.items():
         of = "" if part == "all" else f" ({part} alone)"
         note = (
@@ -147,6 +152,10 @@ def _links(result: Result) -> list[str]:
         )
         note += "upper one the way to the right. Hover for figures."
         figures.append(figure(heat_map(links, hosts), note))
+        own = [row for row in samples if row["part"] == part]
+        film = animation(links, own, hosts, result.summary["simulated_us"])
+        if film:
+            figures.append(figure(film, f"The same over simulated time{of}: the share of each interval."))
     return ["<h2>Links</h2>", *figures]
 
 

@@ -18,13 +18,14 @@ from processes import BOUND_S, wait_until
 from synthetic import SyntheticFabric
 
 import netsum
-from netsum import pages
+from netsum import pages, sim
 from netsum.cli.dashboard import page_of
 from netsum.communicator import connect
 from netsum.dashboard.server import Dashboard
 from netsum.dashboard.watch import Watch
 from netsum.fabric.local import LocalFabric
 from netsum.fabric.reservations import reserved_port
+from netsum.sim import report
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
@@ -275,5 +276,33 @@ def test_pages_of_reports_do_not_scroll_sideways_on_phones(browser: Browser, tmp
         shown = context.new_page()
         shown.goto(path.as_uri())
         assert shown.evaluate("document.documentElement.scrollWidth") == WIDTHS[-1]
+    finally:
+        context.close()
+
+
+def test_the_report_of_a_simulation_moves(browser: Browser, tmp_path: Path) -> None:
+    fabric = {"kind": "single-switch", "hosts": 2}
+    samples = {"every": "10us", "links": ["*"]}
+    flows = [{"kind": "trace", "path": str(tmp_path / "flows.csv")}]
+    (tmp_path / "flows.csv").write_text("0,0,1,1000000\n")
+    run = sim.run({"duration": "1ms", "fabric": fabric, "flows": flows, "samples": samples}, tmp_path / "out")
+    context = browser.new_context()
+    try:
+        page = context.new_page()
+        errors: list[Any] = []
+        page.on("pageerror", lambda error: errors.append(error))
+        page.goto(report.write(run).as_uri())
+        there, back = (
+            page.locator(".film line").filter(has=page.locator("title", has_text=name))
+            for name in ("h0 → rack0", "rack0 → h0")
+        )
+        page.locator(".film input").fill("40")
+        expect(page.locator(".film output")).to_have_text("0.41 to 0.42 ms")
+        # One direction carries the flow, the other one its acknowledgements.
+        expect(there).to_have_attribute("stroke-width", "2.3")
+        expect(back).to_have_attribute("stroke-width", "0.7")
+        page.locator(".film button").click()
+        expect(page.locator(".film output")).not_to_have_text("0.41 to 0.42 ms")
+        assert not errors
     finally:
         context.close()

@@ -340,14 +340,22 @@ impl Builder<'_> {
         if samples.every.0.0 == 0 {
             return Err(self.source.invalid("samples.every", "write a time like \"1ms\""));
         }
+        let every = self.topology.edges().flat_map(|(_, edge)| {
+            let [a, b] = edge.ends.map(|node| node.0);
+            [(a, b), (b, a)]
+        });
+        if samples.links == [ALL] {
+            return Ok(every.collect());
+        }
         let pairs = samples.links.iter().enumerate().map(|(i, link)| {
             let ends = link.split_once('>');
             let ends =
                 ends.and_then(|(a, b)| Some((self.topology.find(a)?, self.topology.find(b)?)));
             let known = ends.filter(|&(a, b)| self.topology.edge_between(a, b).is_some());
             known.map(|(a, b)| (a.0, b.0)).ok_or_else(|| {
-                let reason =
-                    format!("no link {link:?}; write \"from>to\" with the names of two neighbours");
+                let reason = format!(
+                    "no link {link:?}; write \"from>to\" with the names of two neighbours, or [{ALL:?}]"
+                );
                 self.source.invalid(&format!("samples.links.{i}"), reason)
             })
         });
@@ -355,5 +363,7 @@ impl Builder<'_> {
     }
 }
 
+/// Stands for the directions of all links, where links are sampled.
+const ALL: &str = "*";
 /// Maximum number of randomly drawn flows: 2.4 GB.
 const FLOWS_MAX: f64 = 1e8;

@@ -367,7 +367,7 @@ pub enum Flows {
 pub struct Samples {
     /// Sampling interval; above 0.
     pub every: Text<Latency>,
-    /// Links as "from>to", with the names of neighbours.
+    /// Links "from>to" between neighbours; `["*"]`: all of them, both ways.
     pub links: Vec<String>,
 }
 

@@ -136,6 +136,7 @@ impl Pipes<'_> {
 
     fn end(mut self, tables: &mut Tables, summary: &mut Summary) -> io::Result<()> {
         let now_ps = self.fluid.now();
+        summary.ended(now_ps as u64);
         let mut left: Vec<(u32, f64)> = self.fluid.left().collect();
         left.sort_by_key(|flow| flow.0);
         for (number, left) in left {

@@ -27,6 +27,7 @@ pub(super) struct Summary {
     hops: u64,
     packets: [u64; 3],
     refused: Vec<String>,
+    ended_ps: u64,
 }
 
 /// PANAMA's threshold between short and long flows.
@@ -51,6 +52,7 @@ impl Summary {
             hops: 0,
             packets: [0; 3],
             refused: Vec::new(),
+            ended_ps: 0,
         }
     }
 
@@ -83,6 +85,7 @@ impl Summary {
     pub(super) fn end(&mut self, simulation: &mut Simulation) {
         let net = simulation.network();
         let balance = net.balance();
+        self.ended(net.now_ps());
         self.hops += net.hops();
         for (sum, of) in
             self.packets.iter_mut().zip([balance.sent, balance.delivered, balance.dropped])
@@ -93,6 +96,11 @@ impl Summary {
         self.refused.extend(refused.map(|(job, what)| format!("job {job} {what}")));
     }
 
+    /// The simulated time at which a part of the run ended.
+    pub(super) fn ended(&mut self, now_ps: u64) {
+        self.ended_ps = self.ended_ps.max(now_ps);
+    }
+
     pub(super) fn write(mut self, path: &Path) -> std::io::Result<()> {
         let json = json!({
             "name": self.name,
@@ -100,6 +108,7 @@ impl Summary {
             "version": env!("CARGO_PKG_VERSION"),
             "notes": self.notes,
             "hosts": self.hosts,
+            "simulated_us": self.ended_ps as f64 / 1e6,
             "packet_hops": self.hops,
             "packets": { "sent": self.packets[0], "delivered": self.packets[1], "dropped": self.packets[2] },
             "short_flows": { "below_bytes": SHORT_BYTES, "fct_us": distribution(&mut self.short_fct_us) },

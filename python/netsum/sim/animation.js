@@ -1,0 +1,44 @@
+"use strict";
+// Colours the lines of a heat map by the moment that a slider shows. See animation.py.
+for (const film of document.querySelectorAll("[data-film]")) {
+  const { links, times, levels, busy } = JSON.parse(film.dataset.film);
+  const values = Uint8Array.from(atob(busy), (letter) => letter.charCodeAt(0));
+  const lines = film.querySelectorAll("svg line");
+  const slider = film.querySelector("input");
+  const button = film.querySelector("button");
+  const output = film.querySelector("output");
+  let playing = null;
+
+  const show = (moment) => {
+    for (let link = 0; link < links; link += 1) {
+      const [colour, strength, thickness] = levels[values[link * times.length + moment]];
+      lines[link].setAttribute("stroke", colour);
+      lines[link].setAttribute("stroke-opacity", strength);
+      lines[link].setAttribute("stroke-width", thickness);
+    }
+    slider.value = moment;
+    output.textContent = times[moment];
+  };
+  const stop = () => {
+    clearInterval(playing);
+    playing = null;
+    button.textContent = "play";
+  };
+  const play = () => {
+    if (Number(slider.value) === times.length - 1) show(0);
+    button.textContent = "pause";
+    playing = setInterval(() => {
+      const next = Number(slider.value) + 1;
+      if (next < times.length) show(next);
+      else stop();
+    }, 50);
+  };
+
+  slider.max = times.length - 1;
+  slider.addEventListener("input", () => {
+    stop();
+    show(Number(slider.value));
+  });
+  button.addEventListener("click", () => (playing === null ? play() : stop()));
+  show(0);
+}
