@@ -104,6 +104,8 @@ fn invalid_values_are_refused_with_line_and_reason() {
         ("load = 0.3", "load = nan", 19, "not above 0 and at most 1"),
         ("\"web-search\"", "\"web-serch\"", 20, "web-search-opera"),
         ("workers = 6", "workers = 17", 25, "17 workers on 16 hosts"),
+        ("k = 4", "k = 8\n[tcp.swift]\ntarget = \"0us\"", 10, "write a time above 0"),
+        ("k = 4", "k = 8\n[tcp.swift]\ntarget = \"9us\"\ndecrease = 2.0", 11, "at most 1"),
         ("k = 4", "k = 8\n[host]\nce_threshold = \"0us\"", 10, "every packet would be marked"),
         ("workers = 6", "hosts = [0, 1, 1]", 25, "each is another one"),
         ("workers = 6", "hosts = [0, 16]", 25, "from 0 to 15"),

@@ -17,7 +17,7 @@ const SOURCES: [&str; 6] = [
 ];
 
 /// Headings, the types behind them, and where a run without any choice has the defaults.
-const SECTIONS: [(&str, &str, &str); 19] = [
+const SECTIONS: [(&str, &str, &str); 20] = [
     ("The run", "Config", ""),
     ("`[fabric]`", "Fabric", ""),
     ("`[switch]`", "Switch", "switch"),
@@ -26,6 +26,7 @@ const SECTIONS: [(&str, &str, &str); 19] = [
     ("`[switch.slots]`", "Slots", "switch.slots"),
     ("`[host]`", "Host", "host"),
     ("`[tcp]`", "Tcp", "tcp"),
+    ("`[tcp.swift]`", "Swift", "tcp.swift"),
     ("`[scheme]`, and `scheme` of a job", "Scheme", "scheme"),
     ("`[[flows]]`", "Flows", ""),
     ("`[[jobs]]`", "Job", "jobs"),
@@ -40,7 +41,7 @@ const SECTIONS: [(&str, &str, &str); 19] = [
 ];
 
 const DEFAULTS: &str = "duration = \"1ms\"\n[fabric]\nkind = \"fat-tree\"\nk = 4\n\
-    [switch.shared]\nbytes = \"1MiB\"\n[[jobs]]\ncompute = \"1us\"\nbytes = 1000\nworkers = 4\n\
+    [switch.shared]\nbytes = \"1MiB\"\n[tcp.swift]\ntarget = \"50us\"\n[[jobs]]\ncompute = \"1us\"\nbytes = 1000\nworkers = 4\n\
     [mix]\nload = 0.1\nworkers = [2, 4]\n";
 
 /// Defaults that depend on what else a configuration says, or that serde writes nowhere.

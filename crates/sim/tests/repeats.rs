@@ -50,6 +50,13 @@ const BUFFERS: &[&str] = &[
     "pause = { high_packets = 40, low_packets = 10 }\nmemory = \"200kB\"",
     "shared = { bytes = \"60kB\", alpha = 1.0 }",
 ];
+/// Hosts' queues and transports.
+const HOSTS: &[&str] = &[
+    "",
+    "[host]\nqueue = \"fifo\"\n",
+    "[host]\nce_threshold = \"7us\"\n",
+    "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n",
+];
 const FAULTS: &[&str] = &[
     "",
     "",
@@ -90,7 +97,7 @@ proptest! {
         (buffers, marks, host) in (
             select(BUFFERS),
             4u32..80,
-            select(&["", "[host]\nqueue = \"fifo\"\n", "[host]\nce_threshold = \"7us\"\n"][..]),
+            select(HOSTS),
         ),
         paths in select(&["flow", "flow", "destination", "packet"][..]),
         fault in select(FAULTS),

@@ -41,6 +41,9 @@ const BUFFERS: &[&str] = &[
     "shared = { bytes = \"60kB\", alpha = 1.0 }",
     "slots = { count = 16 }",
 ];
+/// Hosts' queues and transports.
+const HOSTS: &[&str] =
+    &["", "[host]\nce_threshold = \"7us\"\n", "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n"];
 /// Faults for every fabric, for racks and spines, and none.
 const FAULTS: &[(&str, bool)] = &[
     ("", false),
@@ -78,7 +81,7 @@ proptest! {
         latency in select(&["150ns", "1us", "2500ns"][..]),
         (scheme, window, trees) in (select(SCHEMES), 8u32..200, 1u32..4),
         (buffers, marks, host) in
-            (select(BUFFERS), 4u32..80, select(&["", "[host]\nce_threshold = \"7us\"\n"][..])),
+            (select(BUFFERS), 4u32..80, select(HOSTS)),
         paths in select(&["flow", "packet", "destination"][..]),
         (fault, spines) in select(FAULTS),
         flows in proptest::collection::vec(flows(), 1..3),

@@ -14,7 +14,7 @@ use crate::faults::Fault;
 use crate::job::JobSpec;
 use crate::network::{HostQueue, Pause, SharedBuffer, Switching};
 use crate::routes::PathChoice;
-use crate::tcp::TcpConfig;
+use crate::tcp::{SwiftConfig, TcpConfig};
 use crate::workload::{FlowSizes, FlowSpec, Interpolation, permutation, poisson};
 
 /// Inputs of a run.
@@ -202,6 +202,13 @@ fn tcp(tcp: &Tcp) -> TcpConfig {
         ecn: tcp.ecn,
         rto_min_ps: tcp.min_rto.ps(),
         reordering: tcp.reordering,
+        swift: tcp.swift.as_ref().map(|swift| SwiftConfig {
+            target_ps: swift.target.ps(),
+            range_ps: swift.range.ps(),
+            increase: swift.increase,
+            decrease: swift.decrease,
+            decrease_max: swift.decrease_max,
+        }),
     }
 }
 

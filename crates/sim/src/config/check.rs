@@ -129,6 +129,26 @@ impl Source<'_> {
                 self.invalid("tcp.reordering", "every segment would count as lost; TCP has 3")
             );
         }
+        if let Some(swift) = &tcp.swift {
+            let share = |value: f64| value > 0.0 && value <= 1.0;
+            let wrong = [
+                ("target", swift.target.0.0 == 0, "a time above 0"),
+                (
+                    "increase",
+                    !(swift.increase > 0.0 && swift.increase <= 1e6),
+                    "more than 0 segments",
+                ),
+                ("decrease", !share(swift.decrease), "a share above 0, at most 1"),
+                (
+                    "decrease_max",
+                    !share(swift.decrease_max) || swift.decrease_max == 1.0,
+                    "above 0, below 1",
+                ),
+            ];
+            if let Some((key, _, expected)) = wrong.iter().find(|(_, is_wrong, _)| *is_wrong) {
+                return Err(self.invalid(&format!("tcp.swift.{key}"), format!("write {expected}")));
+            }
+        }
         if tcp.min_rto.0.0 == 0 {
             return Err(
                 self.invalid("tcp.min_rto", "a time-out of nothing resends everything at once")

@@ -306,6 +306,29 @@ pub struct Tcp {
     pub alpha: f64,
     /// Number of later segments whose arrival indicates a loss; at least 1.
     pub reordering: u32,
+    /// Windows follow delays, as Swift's, instead of marks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swift: Option<Swift>,
+}
+
+/// Swift's parameters (Kumar et al., SIGCOMM 2020), without pacing below one segment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Swift {
+    /// Round-trip time that a large window aims at; links stay idle if the empty network's is longer.
+    pub target: Text<Latency>,
+    /// Longest time by which small windows aim at more.
+    #[serde(default = "defaults::swift_range")]
+    pub range: Text<Latency>,
+    /// Segments by which a window grows in a round trip; above 0.
+    #[serde(default = "defaults::swift_increase")]
+    pub increase: f64,
+    /// Part of the excess of the delay by which a window is cut; above 0, at most 1.
+    #[serde(default = "defaults::swift_decrease")]
+    pub decrease: f64,
+    /// Largest cut, as a share of the window; above 0, below 1.
+    #[serde(default = "defaults::swift_decrease_max")]
+    pub decrease_max: f64,
 }
 
 impl Default for Tcp {
@@ -322,6 +345,7 @@ impl Default for Tcp {
             gain: tcp.gain,
             alpha: tcp.alpha_initial,
             reordering: tcp.reordering,
+            swift: None,
         }
     }
 }
@@ -386,6 +410,18 @@ mod defaults {
 
     pub fn threads() -> u16 {
         1
+    }
+    pub fn swift_range() -> Text<Latency> {
+        Text(Latency(0))
+    }
+    pub fn swift_increase() -> f64 {
+        1.0
+    }
+    pub fn swift_decrease() -> f64 {
+        0.8
+    }
+    pub fn swift_decrease_max() -> f64 {
+        0.5
     }
     pub fn alpha() -> f64 {
         1.0

@@ -1,4 +1,4 @@
-//! Hosts' transport: DCTCP (RFC 8257) over TCP's loss recovery, in whole segments.
+//! Hosts' transport: DCTCP (RFC 8257) or Swift over TCP's loss recovery, in whole segments.
 //!
 //! Each segment is acknowledged: an acknowledgement names the segment and the next expected one, which together are
 //! equivalent to SACK. A flow carries messages, so that the completion of a collective's step is known; a plain flow is
@@ -6,10 +6,12 @@
 
 mod receiver;
 mod sender;
+mod swift;
 
 pub use receiver::Receiver;
 pub(crate) use sender::Estimates;
 pub use sender::Sender;
+pub use swift::SwiftConfig;
 
 /// Parameters of all flows. Windows are counted in segments.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,6 +36,8 @@ pub struct TcpConfig {
     pub rto_min_ps: u64,
     /// Number of segments acknowledged above a missing one after which it counts as lost (RFC 5681, 6675: 3).
     pub reordering: u32,
+    /// The window follows delays instead of marks.
+    pub swift: Option<SwiftConfig>,
 }
 
 impl Default for TcpConfig {
@@ -51,6 +55,7 @@ impl Default for TcpConfig {
             ecn: true,
             rto_min_ps: 10_000_000_000,
             reordering: 3,
+            swift: None,
         }
     }
 }

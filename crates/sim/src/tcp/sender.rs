@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU64;
 
 use super::TcpConfig;
+use super::swift::Swift;
 use crate::visit::Visitor;
 
 /// Segments in flight, their state, and DCTCP's window.
@@ -59,6 +60,8 @@ pub struct Sender {
     enlarged: u32,
     /// The last sample of the round-trip time, until it is taken.
     sampled_ps: Option<NonZeroU64>,
+    /// If the window follows delays instead of marks.
+    swift: Option<Box<Swift>>,
 }
 
 /// What a sender estimates: numbers that may change for a long time before they matter.
@@ -138,6 +141,7 @@ impl Sender {
             observed: 0,
             enlarged: 0,
             sampled_ps: None,
+            swift: config.swift.map(|_| Box::default()),
         }
     }
 
@@ -180,6 +184,7 @@ impl Sender {
             observed,
             enlarged,
             sampled_ps: _,
+            swift,
         } = self;
         let una = *una;
         v.estimates(Estimates {
@@ -223,6 +228,17 @@ impl Sender {
         v.both(*backoffs, (*resent > 0).into());
         v.count(resent);
         v.count_u32(timeouts);
+        if let Some(swift) = swift {
+            let (sent_ps, cut_ps) = swift.times_ps();
+            v.same(sent_ps.len() as u64);
+            for at_ps in sent_ps {
+                v.same((*at_ps == 0).into());
+                if *at_ps > 0 {
+                    v.time(at_ps);
+                }
+            }
+            v.time(cut_ps);
+        }
     }
 
     /// Whether a period that began with the estimates `then` and ended with those of `now`, with these samples of the
@@ -237,6 +253,10 @@ impl Sender {
         let values = |e: &Estimates| (e.window, e.grown, e.alpha, e.smoothed_ps, e.variation_ps);
         if values(then) == values(now) {
             return true;
+        }
+        // Every delay matters to a window that follows delays.
+        if config.swift.is_some() {
+            return false;
         }
         // The window held nothing back, and only grew. The estimate of marks was not needed.
         let is_unaffected = then.affected == now.affected;
@@ -347,6 +367,9 @@ impl Sender {
             }
         };
         self.next += count;
+        if let Some(swift) = &mut self.swift {
+            swift.send(now_ps, count);
+        }
         self.reduction.sent += count;
         if !self.board.is_empty() {
             self.board.extend(std::iter::repeat_n(Fate::Sent, count as usize));
@@ -368,7 +391,15 @@ impl Sender {
         if ece || self.recovery_ends.is_some() {
             self.affect();
         }
-        if ece && config.ecn && self.una >= self.cut_ends && self.recovery_ends.is_none() {
+        let place = seq.checked_sub(self.una).map(|place| place as usize);
+        let delay_ps =
+            self.swift.as_ref().zip(place).and_then(|(s, place)| s.delay_ps(now_ps, place));
+        if ece
+            && config.ecn
+            && config.swift.is_none()
+            && self.una >= self.cut_ends
+            && self.recovery_ends.is_none()
+        {
             self.ssthresh = (self.window * (1.0 - self.alpha / 2.0)).max(WINDOW_MIN);
             self.cut_ends = self.next;
             self.reduction = Reduction { flight: self.in_flight(), ..Reduction::default() };
@@ -394,11 +425,30 @@ impl Sender {
         match (self.recovery_ends.is_some() && !self.timed_out, in_cut, self.una < self.cut_ends) {
             (true, ..) | (false, _, true) => self.reduce(delivered, safe),
             (false, true, false) => self.window = self.ssthresh,
+            (false, false, false) if config.swift.is_some() => {
+                self.follow(config, now_ps, delay_ps, delivered);
+            }
             (false, false, false) if progress => self.grow(config, delivered),
             _ => {}
         }
         if self.una > self.observation_ends {
             self.observe(config);
+        }
+    }
+
+    /// Lets the window follow the delay of a segment.
+    fn follow(&mut self, config: &TcpConfig, now_ps: u64, delay_ps: Option<u64>, delivered: u32) {
+        let Some(((swift, config_of), delay_ps)) =
+            self.swift.as_mut().zip(config.swift.as_ref()).zip(delay_ps)
+        else {
+            return;
+        };
+        let before = (self.window, self.window < self.ssthresh);
+        let (window, is_cut) = swift.follow(config_of, now_ps, (delay_ps, delivered), before);
+        self.window = window.min(config.window_max.max(1.0));
+        if is_cut {
+            self.ssthresh = self.window;
+            self.affect();
         }
     }
 
@@ -448,6 +498,9 @@ impl Sender {
             if self.sacked == 0 && self.lost == 0 && self.recovery_ends.is_none() {
                 self.board.clear();
             }
+        }
+        if let Some(swift) = &mut self.swift {
+            swift.advance(cum - self.una);
         }
         self.una = cum;
         self.judged = self.judged.max(cum);
@@ -538,6 +591,9 @@ impl Sender {
     fn send_again(&mut self, config: &TcpConfig) -> Segments {
         let place = self.board.iter().position(|&f| f == Fate::Lost).expect("some are lost");
         self.board[place] = Fate::Resent;
+        if let Some(swift) = &mut self.swift {
+            swift.send_again(place);
+        }
         self.lost -= 1;
         self.resent += 1;
         self.reduction.sent += 1;

@@ -1,6 +1,8 @@
 //! Fixtures of the tests.
 #![allow(dead_code)] // Each test program uses a part.
 
+pub mod bottleneck;
+
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
