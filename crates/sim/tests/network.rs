@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::fmt::Write;
+
 use common::*;
 use netsum_sim::network::{Network, NetworkEvent};
 use netsum_sim::packet::{Kind, Packet};
@@ -114,6 +116,60 @@ fn pause_prevents_loss_in_an_incast() {
     let wire_ps = 8 * (1381 * 1502 + 1369 - 1448 + 1502 - 1448 + 54) * 800u64;
     let last = records.iter().map(|r| r.end_ps).max().unwrap();
     assert!(last < wire_ps + wire_ps / 100, "{last} against {wire_ps}");
+}
+
+/// Five switches in a ring, each with a host that sends to the host two further: packets wait for the next switch all
+/// the way round. In the other direction, too, nothing waits for ever without PAUSE, or where routes have no circle.
+#[test]
+fn a_deadlock_of_pause_is_named() {
+    let mut ring = "name = \"ring\"\ncontroller = \"10.0.0.9:1\"\n".to_owned();
+    for i in 0..5 {
+        let next = (i + 1) % 5;
+        write!(
+            ring,
+            "[[switch]]\nname = \"s{i}\"\naddress = \"10.0.1.{i}:1\"\nmemory = \"1MiB\"\n\
+             [[host]]\nname = \"h{i}\"\naddress = \"10.0.0.{i}\"\n\
+             [[link]]\nends = [\"h{i}\", \"s{i}\"]\nrate = \"10Gbit/s\"\n\
+             [[link]]\nends = [\"s{i}\", \"s{next}\"]\nrate = \"10Gbit/s\"\n"
+        )
+        .unwrap();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("ring.toml"), ring).unwrap();
+    let notes = |fabric: &str, pause: &str, away: u32| {
+        let mut text = format!(
+            "duration = \"1ms\"\ndrain = \"200ms\"\n[fabric]\n{fabric}\n\
+             [switch]\nmark_packets = 1000\n{pause}\n[tcp]\ninitial_window = 1000\n"
+        );
+        for src in 0..5 {
+            let dst = (src + away) % 5;
+            write!(text, "[[flows]]\nkind = \"one\"\nstart = \"0us\"\nsrc = {src}\ndst = {dst}\n")
+                .unwrap();
+            text += "bytes = 3000000\n";
+        }
+        let mut found = [1, 2].map(|threads| {
+            let files = files(&text, folder.path(), |config| config.threads = threads);
+            let summary: serde_json::Value =
+                serde_json::from_slice(&files["summary.json"]).unwrap();
+            let of = |key: &str| summary[key].clone();
+            (of("notes").to_string(), of("unfinished_flows").as_u64().unwrap())
+        });
+        assert_eq!(found[0], found[1]);
+        std::mem::take(&mut found[0])
+    };
+    let (ring, pause) = (
+        "kind = \"file\"\npath = \"ring.toml\"",
+        "pause = { high_packets = 15, low_packets = 12 }",
+    );
+    let (said, unfinished) = notes(ring, pause, 2);
+    let named = (0..5).all(|i| said.contains(&format!("s{i}>s{}", (i + 1) % 5)));
+    assert!(said.contains("PAUSE deadlock") && named && unfinished == 5, "{said}");
+    for (fabric, pause, away) in
+        [(ring, "", 2), (ring, pause, 1), ("kind = \"fat-tree\"\nk = 4", pause, 2)]
+    {
+        let (said, unfinished) = notes(fabric, pause, away);
+        assert!(!said.contains("deadlock") && unfinished == 0, "{said}");
+    }
 }
 
 /// Drop-tail loss everywhere, and time-outs: every byte arrives once.

@@ -24,7 +24,8 @@ pub use region::Region;
 
 use crate::error::SimError;
 use crate::fair::FairQueue;
-use crate::link::{FROM_HOST, PAUSED};
+use crate::fifo::Pool;
+use crate::link::{FROM_HOST, Link, PAUSED};
 use crate::packet::{HOSTS_MAX, Kind, Packet};
 use crate::partition::{self, Threads};
 use crate::routes::{PathChoice, Routes, outgoing};
@@ -387,6 +388,16 @@ impl Network {
 
     fn routes(&self) -> &Routes {
         &self.hosts_region().common.routes
+    }
+
+    fn pause(&self) -> Option<Pause> {
+        self.hosts_region().common.switching.pause
+    }
+
+    /// A link where its queue is, and the packets there.
+    fn queue(&self, link: u32) -> (&Link, &Pool) {
+        let region = self.sender(link);
+        (&region.links[link as usize], &region.pool)
     }
 
     /// The region in which a link's queue is.

@@ -1,7 +1,8 @@
 //! PAUSE: packets held at switches by ingress link, and the links paused.
 
 use super::region::{OWN_TIMER, Region};
-use super::{FROM_HOST, PAUSED, Pause};
+use super::{FROM_HOST, Network, PAUSED, Pause};
+use crate::link::NEVER;
 use crate::packet::NO_LINK;
 
 const RESUME: u64 = 1 << 62;
@@ -61,6 +62,52 @@ impl Region {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Network {
+    /// Links that wait for each other in circles, so that they stay paused for ever: a deadlock.
+    ///
+    /// A link resumes once at most `low_packets` of the packets that came over it are left at its end. Those that wait
+    /// for a paused link leave when it resumes. So the links that never resume are the largest set of paused links in
+    /// which each has more packets before other links of the set. Of these, links before which nothing waits, such as
+    /// those of hosts, are not part of a circle.
+    pub fn deadlocked(&self) -> Vec<u32> {
+        let Some(Pause { low_packets, .. }) = self.pause() else { return Vec::new() };
+        let paused = (0..self.link_count()).filter(|&link| self.queue(link).0.is(PAUSED));
+        let mut stuck: Vec<u32> = paused.collect();
+        let held = |links: &[u32]| {
+            let mut held = vec![0; self.link_count() as usize];
+            links.iter().flat_map(|&l| self.came_over(l)).for_each(|from| held[from as usize] += 1);
+            held
+        };
+        shrink(&mut stuck, |all| {
+            let held = held(all);
+            move |link| held[link as usize] > low_packets
+        });
+        shrink(&mut stuck, |all| {
+            let all = all.to_vec();
+            move |link| self.came_over(link).any(|from| all.binary_search(&from).is_ok())
+        });
+        stuck
+    }
+
+    /// By packet that waits for a paused link, the link over which it came.
+    fn came_over(&self, link: u32) -> impl Iterator<Item = u32> {
+        let (l, pool) = self.queue(link);
+        let waiting = l.queue().iter(pool).filter(|packet| packet.at_ps == NEVER);
+        waiting.map(|packet| packet.ingress).filter(|&ingress| ingress != NO_LINK)
+    }
+}
+
+/// Leaves out the links that do not stay, given the others, until all do.
+fn shrink<F: Fn(u32) -> bool>(links: &mut Vec<u32>, stays: impl Fn(&[u32]) -> F) {
+    loop {
+        let (before, stays) = (links.len(), stays(links));
+        links.retain(|&link| stays(link));
+        if links.len() == before {
+            return;
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use netsum_topo::NodeId;
 use serde_json::{Value, json};
 
 use crate::config::{Built, Config, Fabric};
@@ -30,6 +31,8 @@ pub(super) struct Summary {
     ended_ps: u64,
 }
 
+/// Links of a deadlock that are named.
+const STUCK_NAMED: usize = 8;
 /// PANAMA's threshold between short and long flows.
 const SHORT_BYTES: u64 = 40_000_000;
 
@@ -91,6 +94,16 @@ impl Summary {
             self.packets.iter_mut().zip([balance.sent, balance.delivered, balance.dropped])
         {
             *sum += of.0;
+        }
+        let ends = |link| [link ^ 1, link].map(|l| net.topology().name(NodeId(net.far_end(l))));
+        let stuck: Vec<String> = net.deadlocked().into_iter().map(|l| ends(l).join(">")).collect();
+        if !stuck.is_empty() {
+            let (first, more) = stuck.split_at(stuck.len().min(STUCK_NAMED));
+            let more = if more.is_empty() { String::new() } else { format!(" and {}", more.len()) };
+            let links = first.join(", ");
+            self.notes.push(format!(
+                "PAUSE deadlock: at the end {links}{more} wait for each other, and none resumes"
+            ));
         }
         let refused = simulation.refused().into_iter();
         self.refused.extend(refused.map(|(job, what)| format!("job {job} {what}")));
