@@ -206,13 +206,15 @@ setup-packages: ## mmdebstrap, podman, runc and skopeo, from apt if this is root
 	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo >/dev/null; } || \
 	{ echo "mmdebstrap or podman is missing: install them with your system's packages"; exit 1; }
 
-setup-kubernetes: $(STAMPS)/tools ## kube-apiserver, its controllers, etcd, kwok and helm, built by Go: ten minutes, 4 GB; without them tests of clusters are left out
+setup-kubernetes: $(STAMPS)/tools ## kube-apiserver, its controllers, kubectl, etcd, kwok and helm, built by Go: ten minutes, 4 GB; without them tests of clusters are left out
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-kubernetes.txt
 	@command -v go >/dev/null || { echo "go is missing: install it to build Kubernetes"; exit 1; }
 	@mkdir -p $(CLUSTER)/stages && cd tests/kubernetes/cluster && export CGO_ENABLED=0 && \
+	version=$$(go list -m -f '{{.Version}}' k8s.io/kubernetes) && \
 	for program in $$(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' tool); do \
 		name=$$(basename $$program); test $$name != v3 || name=etcd; \
-		nice go build -p 2 -trimpath -ldflags "-s -w" -o ../../../$(CLUSTER)/$$name $$program || exit 1; \
+		nice go build -p 2 -trimpath -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=$$version" \
+			-o ../../../$(CLUSTER)/$$name $$program || exit 1; \
 	done && for stage in node/fast/node-initialize pod/fast/pod-ready pod/fast/pod-delete; do \
 		cp -f $$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage/$$stage.yaml ../../../$(CLUSTER)/stages/; \
 	done && chmod u+w ../../../$(CLUSTER)/stages/*

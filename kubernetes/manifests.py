@@ -13,7 +13,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "kubernetes" / "netsum"
 CLUSTER_VERSION = "1.36.3"
 """What helm is told; the manifests are the same for all versions that the chart allows."""
-HEAD = "# The chart of kubernetes/netsum with its usual values, by `make manifests`.\n"
+HEAD = "# The chart of kubernetes/netsum with its usual values, by `make manifests`. definitions.yaml comes first.\n"
+DEFINITIONS_HEAD = "# The custom resources of kubernetes/netsum.yaml, by `make manifests`.\n"
 NAMESPACE = {
     "apiVersion": "v1",
     "kind": "Namespace",
@@ -31,8 +32,9 @@ def main() -> None:
     command = [ROOT / "out/kubernetes/helm", "template", "netsum", CHART, "--namespace", "netsum"]
     command += ["--kube-version", CLUSTER_VERSION]
     rendered = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    parts = [dump(NAMESPACE), *map(dump, definitions)]
-    (ROOT / "kubernetes" / "netsum.yaml").write_text(HEAD + "---\n".join(parts) + rendered)
+    # A file of its own: kubectl takes no object whose definition comes in the same call.
+    (ROOT / "kubernetes" / "definitions.yaml").write_text(DEFINITIONS_HEAD + "---\n".join(map(dump, definitions)))
+    (ROOT / "kubernetes" / "netsum.yaml").write_text(HEAD + dump(NAMESPACE) + rendered)
 
 
 def dump(thing: dict[str, Any]) -> str:

@@ -18,9 +18,9 @@ from cyclonedx.schema import OutputFormat, SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
-from build import IMAGES, LIBRARIES, PROGRAMS, ROOT, Processor
+from build import IMAGES, LIBRARIES, MODULE, PROGRAMS, ROOT, Processor
 
-ROOTS = {*PROGRAMS.values(), *IMAGES.values(), *LIBRARIES, "netsum-py"}
+ROOTS = {*PROGRAMS.values(), *IMAGES.values(), *LIBRARIES, MODULE[0]}
 _VERSION = SchemaVersion.V1_6
 
 

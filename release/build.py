@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,8 @@ LIBRARIES = {
     "netsum-nccl-net": ("libnccl_net_netsum.so", "libnccl-net-netsum.so"),
 }
 """Of each package: what cargo calls its library, and what programs look for."""
+MODULE = ("netsum-py", "lib_core.so")
+"""The package of the Python module, and what cargo calls it."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,29 @@ PROCESSORS = {
 
 @dataclass(frozen=True)
 class Built:
-    """The files of one processor: programs and libraries against glibc, and daemons that need nothing."""
+    """The files of one processor: programs, libraries and Python module against glibc, daemons that need nothing."""
 
     programs: dict[str, Path]
     libraries: dict[str, Path]
+    module: Path
     static: dict[str, Path]
 
 
 def compile_all(processor: Processor, epoch: int) -> Built:
-    """Compile everything but the Python module. Raises CalledProcessError."""
+    """Compile everything. Raises CalledProcessError.
+
+    One call of cargo per C library: features of dependencies follow from all packages of a call, and a second call for
+    some of the packages would compile most of the workspace once more. For that reason maturin does not compile here.
+    """
     dynamic, static = f"{processor.rust}-unknown-linux-gnu", f"{processor.rust}-unknown-linux-musl"
-    _cargo(["cargo", "build"], dynamic, {*PROGRAMS.values(), *LIBRARIES}, with_glibc(processor, epoch))
+    packages = {*PROGRAMS.values(), *LIBRARIES, MODULE[0]}
+    _cargo(["cargo", "build"], dynamic, packages, _with_glibc(processor, epoch))
     _cargo(["cargo", "zigbuild"], static, set(IMAGES.values()), reproducible(epoch))
+    made = TARGET / dynamic / PROFILE
     return Built(
-        {program: TARGET / dynamic / PROFILE / program for program in PROGRAMS},
-        {name: TARGET / dynamic / PROFILE / made for made, name in LIBRARIES.values()},
+        {program: made / program for program in PROGRAMS},
+        {name: made / file for file, name in LIBRARIES.values()},
+        made / MODULE[1],
         {program: TARGET / static / PROFILE / program for program in IMAGES},
     )
 
@@ -62,14 +73,15 @@ def compile_all(processor: Processor, epoch: int) -> Built:
 def _cargo(command: list[str], triple: str, packages: set[str], environment: dict[str, str]) -> None:
     chosen = [word for package in sorted(packages) for word in ("-p", package)]
     options = ["--quiet", "--locked", "--profile", PROFILE, "--target", triple, *chosen]
+    began = time.monotonic()
     subprocess.run([*command, *options], cwd=ROOT, env=environment, check=True)
+    print(f"{triple}: compiled in {time.monotonic() - began:.0f} s", flush=True)
 
 
-def with_glibc(processor: Processor, epoch: int) -> dict[str, str]:
-    """The environment in which cargo, and maturin, compile against GLIBC by zig.
+def _with_glibc(processor: Processor, epoch: int) -> dict[str, str]:
+    """The environment in which cargo compiles against GLIBC by zig.
 
-    `cargo zigbuild` and `maturin --zig` do the same, but each by a linker of its own, whereupon cargo compiles
-    everything a second time.
+    Not by `cargo zigbuild`, whose linker for it is a file of the user's cache.
     """
     triple = f"{processor.rust}-unknown-linux-gnu"
     folder = TARGET / "zig" / triple
@@ -81,7 +93,8 @@ def with_glibc(processor: Processor, epoch: int) -> dict[str, str]:
     tools = {"CC": "cc", "CXX": "c++", "AR": "ar"}
     variables = {f"{tool}_{triple.replace('-', '_')}": str(folder / name) for tool, name in tools.items()}
     linker = {f"CARGO_TARGET_{triple.replace('-', '_').upper()}_LINKER": str(folder / "cc")}
-    return {**reproducible(epoch), **variables, **linker}
+    # The module is for every Python of the stable ABI, so no interpreter is asked.
+    return {**reproducible(epoch), **variables, **linker, "PYO3_NO_PYTHON": "1"}
 
 
 def reproducible(epoch: int) -> dict[str, str]:

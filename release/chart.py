@@ -8,7 +8,8 @@ from archives import tar
 from build import ROOT
 
 CHART = ROOT / "kubernetes" / "netsum"
-MANIFESTS = ROOT / "kubernetes" / "netsum.yaml"
+MANIFESTS = {"netsum": "netsum.yaml", "netsum-definitions": "definitions.yaml"}
+"""What a release calls the files of `kubernetes`."""
 
 
 def make(version: str, epoch: int, out: Path) -> Path:
@@ -17,5 +18,6 @@ def make(version: str, epoch: int, out: Path) -> Path:
     entries = [(f"netsum/{path.relative_to(CHART).as_posix()}", path.read_bytes(), 0o644, 0) for path in files]
     archive = out / f"netsum-chart-{version}.tgz"
     archive.write_bytes(gzip.compress(tar(entries, epoch), mtime=0))
-    shutil.copyfile(MANIFESTS, out / f"netsum-{version}.yaml")
+    for name, file in MANIFESTS.items():
+        shutil.copyfile(ROOT / "kubernetes" / file, out / f"{name}-{version}.yaml")
     return archive

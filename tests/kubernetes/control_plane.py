@@ -33,6 +33,7 @@ CONTROLLERS = ",".join(
         "garbage-collector",
         "job",
         "namespace",
+        "persistentvolume-binder",
         "replicaset",
         "root-ca-certificate-publisher",
         "serviceaccount",

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from api import Api, ApiError, Object
@@ -28,6 +29,15 @@ TICK_S = 0.05
 GRACE_S = 2.0
 """From SIGTERM to SIGKILL."""
 RESTART_S = 0.5
+
+
+@dataclass(frozen=True)
+class Image:
+    """What runs for a container's image: a program, the first words of its command, and the folder to start in."""
+
+    program: str
+    words: tuple[str, ...] = ()
+    folder: str = "/"
 
 
 class NotYet(Exception):
@@ -51,9 +61,16 @@ class Running:
 class Kubelet:
     """A thread that starts and ends processes as the API says; a context manager."""
 
-    def __init__(self, plane: ControlPlane, host_files: pathlib.Path | None = None) -> None:
-        """host_files: has a folder for each node, which stands for that node's root in volumes of type hostPath."""
+    def __init__(
+        self,
+        plane: ControlPlane,
+        host_files: pathlib.Path | None = None,
+        pull: Callable[[str], Image | None] | None = None,
+    ) -> None:
+        """host_files: has a folder for each node, which stands for that node's root in volumes of type hostPath. pull:
+        what runs for an image; this checkout's programs unless given."""
         self.plane, self.api, self.host_files = plane, plane.api, host_files
+        self.pull = pull or built
         self.hosts = plane.folder / "hosts"
         self.hosts.write_text("127.0.0.1 localhost\n")
         self.events: queue.Queue[tuple[str, Object]] = queue.Queue()
@@ -167,7 +184,7 @@ class Kubelet:
                         one.process.terminate()
             elif one is not None:
                 one.pod = pod
-            elif pod["status"].get("phase") == "Running" and _program(pod) is not None:
+            elif pod["status"].get("phase") == "Running" and self._image(pod) is not None:
                 folder = self.plane.folder / "pods" / uid
                 folder.mkdir(parents=True)
                 folder.chmod(0o755)
@@ -237,21 +254,26 @@ class Kubelet:
         with open(log, "ab") as out:
             one.process = subprocess.Popen(
                 command,
-                env={"PATH": os.environ["PATH"], **environment},
+                env={"PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}", **environment},
                 stdout=out,
                 stderr=out,
                 stdin=subprocess.DEVNULL,
-                cwd="/",
+                cwd=(self._image(one.pod) or Image("")).folder,
             )
+
+    def _image(self, pod: Object) -> Image | None:
+        """What runs for a pod; None for those that are not run."""
+        return self.pull(pod["spec"]["containers"][0]["image"])
 
     def _command(self, one: Running) -> list[str]:
         """The container's command in a mount namespace of its own, as its user."""
         pod = one.pod
         container = pod["spec"]["containers"][0]
-        program, first = _program(pod) or ("", [])
-        words = first if container.get("command") is None else []
+        image = self._image(pod) or Image("")
+        program = image.program
+        words = image.words if container.get("command") is None else ()
         own = container.get("command") or []
-        if own and own[0] in ("python", "etcd"):
+        if own and own[0] in ("python", "etcd", "sh"):
             own = own[1:]
         environment = self._environment(pod)
         arguments = [_expand(word, environment) for word in [*words, *own, *container.get("args", [])]]
@@ -302,9 +324,11 @@ class Kubelet:
             if not place.is_dir():
                 raise NotYet(f"{place} is not there")
             return place
+        if "persistentVolumeClaim" in volume:
+            folder = self._claimed(namespace, volume["persistentVolumeClaim"]["claimName"])
         folder.mkdir(exist_ok=True)
         os.chown(folder, 0, group)
-        folder.chmod(0o2775 if "emptyDir" in volume else 0o755)
+        folder.chmod(0o2775 if {"emptyDir", "persistentVolumeClaim"} & volume.keys() else 0o755)
         files: dict[str, bytes] = {}
         mode = 0o644
         if "configMap" in volume:
@@ -324,6 +348,14 @@ class Kubelet:
             # What a group of the pod owns, it may read.
             file.chmod(mode | 0o040 if group and mode & 0o400 else mode)
         return folder
+
+    def _claimed(self, namespace: str, name: str) -> pathlib.Path:
+        """The folder of the volume of type hostPath that is bound to a claim. Raises NotYet."""
+        claim = self._object(f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}")
+        if claim.get("status", {}).get("phase") != "Bound":
+            raise NotYet(f"the claim {name} is not bound")
+        volume = self._object(f"/api/v1/persistentvolumes/{claim['spec']['volumeName']}")
+        return pathlib.Path(volume["spec"]["hostPath"]["path"])
 
     def _projected(self, pod: Object, source: Object) -> dict[str, bytes]:
         namespace = pod["metadata"]["namespace"]
@@ -361,15 +393,15 @@ class Kubelet:
             self.hosts.write_text(text)
 
 
-def _program(pod: Object) -> tuple[str, list[str]] | None:
-    """The program of a pod's image and the first words of its command; None for pods that are not run."""
-    image = pod["spec"]["containers"][0]["image"].rpartition("/")[2].partition(":")[0]
-    if image in DAEMONS:
-        return str(REPOSITORY / "target/release" / image), []
-    if image == "etcd":
-        return str(TOOLS / "etcd"), []
-    if image == "python":
-        return sys.executable, []
+def built(image: str) -> Image | None:
+    """This checkout's program for an image, and what else tests run."""
+    name = image.rpartition("/")[2].partition(":")[0]
+    if name in DAEMONS:
+        return Image(str(REPOSITORY / "target/release" / name))
+    if name == "etcd":
+        return Image(str(TOOLS / "etcd"))
+    if name == "python":
+        return Image(sys.executable)
     return None
 
 
@@ -405,4 +437,4 @@ def _expand(text: str, environment: dict[str, str]) -> str:
     return re.sub(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)", lambda found: environment.get(found[1], found[0]), text)
 
 
-__all__ = ["Api", "Kubelet", "NotYet", "Running"]
+__all__ = ["Api", "Image", "Kubelet", "NotYet", "Running", "built"]

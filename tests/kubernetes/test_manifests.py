@@ -14,6 +14,7 @@ validate = pytest.importorskip("kubernetes_validate", reason=REASON)
 yaml = pytest.importorskip("yaml", reason=REASON)
 needs_helm = pytest.mark.skipif(not (TOOLS / "helm").exists(), reason="needs helm (make setup-kubernetes)")
 PLAIN = REPOSITORY / "kubernetes" / "netsum.yaml"
+DEFINITIONS = REPOSITORY / "kubernetes" / "definitions.yaml"
 
 CHOICES = {
     "usual": {},
@@ -61,7 +62,7 @@ def test_a_wrong_object_is_found():
 @needs_helm
 def test_the_plain_manifests_are_the_charts():
     rendered = [*definitions(), *render({})]
-    plain = [thing for thing in yaml.safe_load_all(PLAIN.read_text()) if thing]
+    plain = [thing for file in (DEFINITIONS, PLAIN) for thing in yaml.safe_load_all(file.read_text()) if thing]
     names = {"Namespace"}
     assert [thing for thing in plain if thing["kind"] not in names] == rendered, "make manifests writes them anew"
 

@@ -27,7 +27,7 @@ def built(tmp_path: Path) -> Built:
         shutil.copyfile("/bin/sh", folder / program)
         (folder / program).chmod(0o700)
     programs = {program: folder / program for program in PROGRAMS}
-    return Built(programs, {}, {program: folder / program for program in IMAGES})
+    return Built(programs, {}, folder / "netsum-switch", {program: folder / program for program in IMAGES})
 
 
 def digest(file: Path) -> str:
@@ -83,6 +83,8 @@ def test_a_chart_is_the_same_twice_and_helm_takes_it(tmp_path: Path) -> None:
         made.append(chart.make(VERSION, EPOCH, tmp_path / folder))
     assert digest(made[0]) == digest(made[1])
     assert (tmp_path / "one" / f"netsum-{VERSION}.yaml").read_text().count("kind: StatefulSet") == 2
+    definitions = (tmp_path / "one" / f"netsum-definitions-{VERSION}.yaml").read_text()
+    assert definitions.count("\nkind: CustomResourceDefinition\n") == 2
     helm = shutil.which("helm") or chart.ROOT / "out" / "kubernetes" / "helm"
     if not Path(helm).exists():
         pytest.skip("needs helm (make setup-kubernetes)")

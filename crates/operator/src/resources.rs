@@ -181,9 +181,29 @@ fn usual_port() -> u16 {
 
 /// The definitions of both resources, as a list that `kubectl apply` takes.
 pub fn definitions() -> serde_json::Value {
-    serde_json::json!({
+    let mut list = serde_json::json!({
         "apiVersion": "v1",
         "kind": "List",
         "items": [Fabric::crd(), AggregationJob::crd()],
-    })
+    });
+    forget_unsigned(&mut list);
+    list
+}
+
+/// Removes formats that Kubernetes does not know, and warns of to whoever applies the definitions: those of unsigned
+/// integers, whose bounds say the same.
+fn forget_unsigned(schema: &mut serde_json::Value) {
+    match schema {
+        serde_json::Value::Object(fields) => {
+            let is_unsigned = |format: &serde_json::Value| {
+                format.as_str().is_some_and(|format| format.starts_with("uint"))
+            };
+            if fields.get("format").is_some_and(is_unsigned) {
+                fields.remove("format");
+            }
+            fields.values_mut().for_each(forget_unsigned);
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(forget_unsigned),
+        _ => {}
+    }
 }
