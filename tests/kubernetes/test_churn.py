@@ -1,6 +1,6 @@
 """Everything dies at random: training jobs, pods, ranks, operators, controllers, switches, Kubernetes itself.
 
-NETSUM_CLUSTER=1: 500 deletions and restarts. NETSUM_CHURN_SEED and NETSUM_CHURN_STEPS choose a run.
+NETSUM_CLUSTER=1: 500 deletions and restarts on 1,000 nodes. NETSUM_CHURN_SEED and NETSUM_CHURN_STEPS choose a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from control_plane import REPOSITORY, ControlPlane, until
 
 pytestmark = pytest.mark.needs_cluster
 
-STEPS = int(os.environ.get("NETSUM_CHURN_STEPS", "500" if os.environ.get("NETSUM_CLUSTER") else "20"))
+CLUSTER = bool(os.environ.get("NETSUM_CLUSTER"))
+STEPS = int(os.environ.get("NETSUM_CHURN_STEPS", "500" if CLUSTER else "20"))
+RACKS, HOSTS, SPINES = (5, 198, 5) if CLUSTER else (2, 2, 1)
+"""Hosts of each rack; with the switches 1,000 nodes, or 7."""
 SEED = int(os.environ.get("NETSUM_CHURN_SEED", "1"))
 RANK = REPOSITORY / "tests/kubernetes/rank.py"
 JOBS = ("red", "green", "blue")
@@ -30,11 +33,12 @@ PATIENCE_S = 30.0
 
 
 def nodes():
-    for number in range(4):
-        yield f"h{number}", {"netsum.dev/rack": f"r{number % 2}"}, False
-    for number in range(2):
+    for number in range(RACKS * HOSTS):
+        yield f"h{number}", {"netsum.dev/rack": f"r{number % RACKS}"}, False
+    for number in range(RACKS):
         yield f"t{number}", {"netsum.dev/rack": f"r{number}", "netsum.dev/role": "switch"}, True
-    yield "s0", {"netsum.dev/role": "switch"}, True
+    for number in range(SPINES):
+        yield f"s{number}", {"netsum.dev/role": "switch"}, True
 
 
 class Churn:
@@ -136,7 +140,7 @@ class Churn:
 def test_no_lease_is_left_after_random_deletions_and_restarts():
     with ControlPlane() as plane:
         plane.add_nodes(nodes())
-        cluster = Netsum(plane, ["t0", "t1", "s0"])
+        cluster = Netsum(plane, [name for name, _, is_switch in nodes() if is_switch])
         with cluster.kubelet:
             cluster.install()
             cluster.namespace("ml")

@@ -97,6 +97,9 @@ class Rank:
         stats = registry._group_mgr.get_group_by_name(group).communicator.stats()
         return int(wrong), stats["network_operations"], os.environ["NETSUM_HOST"]
 
+    def pid(self) -> int:
+        return os.getpid()
+
     def refused(self, group: str) -> str:
         from ray.util import collective
 
@@ -140,6 +143,25 @@ def test_groups_of_ray_util_collective(cluster: Cluster, fabric: LocalFabric):
     for group in ("first", "second"):
         ray.get([each.leave.remote(group) for each in ranks])
     _wait_for_free_switches(fabric)
+
+
+def test_switches_are_free_after_all_actors_were_killed_at_once(cluster: Cluster, fabric: LocalFabric):
+    """Nobody of the job is left to say that it is over; the controller sees their connections end."""
+    ranks = [
+        Rank.options(resources={f"host{number}": 1}, max_restarts=0).remote()  # type: ignore[attr-defined]
+        for number in range(HOSTS)
+    ]
+    ray.get([each.join.remote(HOSTS, rank, "killed") for rank, each in enumerate(ranks)], timeout=BOUND_S)
+    sums = ray.get([each.large_sum.remote(rank, "killed") for rank, each in enumerate(ranks)], timeout=BOUND_S)
+    assert all(operations > 0 for _, operations, _ in sums)
+    assert any(switch["memory_leased_bytes"] for switch in fabric.status()["switches"])
+    pids = ray.get([each.pid.remote() for each in ranks])
+    began = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    _wait_for_free_switches(fabric, 0.02)
+    print(f"memory of switches was free {time.monotonic() - began:.2f} s after SIGKILL of all ranks")
+    assert {each["state"] for each in fabric.status()["jobs"]} == {"abandoned"}
 
 
 def test_ray_train_goes_on_after_an_actor_has_died(cluster: Cluster, fabric: LocalFabric, tmp_path: Path):
@@ -233,7 +255,7 @@ def test_a_sweep_on_several_nodes(cluster: Cluster, tmp_path: Path):
         assert there[name].summary == here[name].summary
 
 
-def _wait_for_free_switches(fabric: LocalFabric) -> None:
+def _wait_for_free_switches(fabric: LocalFabric, look_s: float = 0.2) -> None:
     """All jobs are over, and no switch keeps memory for one."""
     deadline = time.monotonic() + BOUND_S
     while True:
@@ -243,4 +265,4 @@ def _wait_for_free_switches(fabric: LocalFabric) -> None:
         ):
             return
         assert time.monotonic() < deadline, f"memory is still reserved: {status['switches']}"
-        time.sleep(0.2)
+        time.sleep(look_s)
