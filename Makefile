@@ -201,10 +201,10 @@ setup-etcd: ## etcd and its client, from apt if this is root; without them tests
 
 setup-release: $(STAMPS)/release ## what `make release` needs: zig and others from PyPI, the standard libraries of the targets from rustup
 
-setup-packages: ## mmdebstrap, podman, runc and skopeo, from apt if this is root; without them no package is tried on a clean root
-	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null || \
-	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo >/dev/null; } || \
-	{ echo "mmdebstrap or podman is missing: install them with your system's packages"; exit 1; }
+setup-packages: ## mmdebstrap, podman, runc, skopeo and a registry, from apt if this is root; without them no package is tried on a clean root
+	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null && command -v docker-registry >/dev/null || \
+	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo docker-registry >/dev/null; } || \
+	{ echo "mmdebstrap, podman or docker-registry is missing: install them with your system's packages"; exit 1; }
 
 setup-kubernetes: $(STAMPS)/tools ## kube-apiserver, its controllers, kubectl, etcd, kwok and helm, built by Go: ten minutes, 4 GB; without them tests of clusters are left out
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-kubernetes.txt
