@@ -3,8 +3,12 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
+import tomllib
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,8 @@ import pytest
 import chart
 import debian
 import images
-from build import IMAGES, PROCESSORS, PROGRAMS, Built
+import wheels
+from build import IMAGES, PROCESSORS, PROGRAMS, ROOT, Built
 
 EPOCH = 1_760_000_000
 VERSION = "9.8.7"
@@ -74,6 +79,34 @@ def test_an_image_is_the_same_twice_and_others_read_it(name: str, built: Built, 
         assert found["architecture"] == processor.oci
         assert found["config"]["Entrypoint"] == [f"/usr/bin/{name}"]
         assert found["config"]["User"] == "65532:65532"
+
+
+@pytest.mark.skipif(find_spec("maturin") is None or find_spec("wheel") is None, reason="needs make setup-release")
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_a_wheel_is_the_same_twice_and_has_its_parts_alone(processor: str, built: Built, tmp_path: Path) -> None:
+    bill = tmp_path / "netsum.cdx.json"
+    bill.write_text("{}")
+    version = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    made = []
+    for mask, folder in ((0o022, "one"), (0o077, "another-folder")):
+        (tmp_path / folder).mkdir()
+        before = os.umask(mask)
+        try:
+            made.append(wheels.make(PROCESSORS[processor], built, bill, version, EPOCH, tmp_path / folder))
+        finally:
+            os.umask(before)
+    assert digest(made[0]) == digest(made[1])
+    assert made[0].name == f"netsum-{version}-cp310-abi3-manylinux2014_{processor}.whl"
+    with zipfile.ZipFile(made[0]) as archive:
+        names = archive.namelist()
+        (record,) = (archive.read(name).decode() for name in names if name.endswith("RECORD"))
+        (tags,) = (archive.read(name).decode() for name in names if name.endswith("dist-info/WHEEL"))
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "python/netsum"]
+    tracked = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    sources = {name.removeprefix("python/") for name in tracked if (ROOT / name).is_file()}
+    assert {name for name in names if name.startswith("netsum/")} == sources | {"netsum/_core.abi3.so"}
+    assert len(record.splitlines()) == len(names)
+    assert re.findall("^Tag: (.*)$", tags, flags=re.M) == [f"cp310-abi3-manylinux2014_{processor}"]
 
 
 def test_a_chart_is_the_same_twice_and_helm_takes_it(tmp_path: Path) -> None:

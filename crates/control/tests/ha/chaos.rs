@@ -76,9 +76,9 @@ fn calls_are_linearizable_while_controllers_and_etcd_die() {
         if let Err(problem) = check(&history) {
             panic!("seed {seed}: {problem}");
         }
+        check_leases(&switches);
         eprintln!("seed {seed}: {} calls, term {}", history.len(), cluster.wait_for_leader(None).1);
     }
-    check_leases(&switches);
     for worker in &workers {
         while let Ok(notice) = worker.notices.try_recv() {
             let harmless = matches!(
