@@ -195,3 +195,17 @@ def test_a_chakra_trace_by_protobufs_own_encoder(tmp_path: Path) -> None:
     assert ends[0] == ends[1] and len(ends[0]) == 2
     # A sweep runs again if a trace changes.
     assert [path.name for path in named(replayed)] == [f"trace.{rank}.et" for rank in range(4)]
+
+
+def test_settings_describe_the_cluster(tmp_path: Path) -> None:
+    _record(tmp_path, 4, 6, 0.010, 0.004)
+    fabric = tmp_path / "fabric.toml"
+    fabric.write_text(FABRIC)
+    usual = predict(tmp_path, fabric)
+    given = tmp_path / "settings.toml"
+    given.write_text('[tcp]\ninitial_window = 1\nsocket = "2KiB"\n')
+    slower = json.loads(_command(tmp_path, fabric, "--scheme", "ring", "--settings", given, "--json"))[0]
+    assert slower["predicted_s"] > 1.02 * usual.predicted_s and slower["computing_s"] == usual.computing_s
+    with pytest.raises(SimError, match=r"settings: jobs: expected host, switch, tcp"):
+        predict(tmp_path, fabric, settings={"jobs": []})
+    assert "nowhere.toml" in _command(tmp_path, fabric, "--settings", tmp_path / "nowhere.toml", code=1)

@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from netsum.cli.output import console, print_json
+from netsum.sim import toml
 from netsum.sim.predict import predict as replay
 
 
@@ -21,6 +22,10 @@ def predict(
     per_host: Annotated[int, typer.Option(min=1, help="ranks of a host; they follow each other")] = 1,
     local_rate: Annotated[str, typer.Option(help="at which a rank sends to others of its host")] = "3600Gbit/s",
     compute_scale: Annotated[float, typer.Option(min=0.0, help="computing takes so many times as long")] = 1.0,
+    settings: Annotated[
+        Path | None,
+        typer.Option(help="file (TOML) with tables switch, host and tcp, as `netsum sim` reads them"),
+    ] = None,
     threads: Annotated[int, typer.Option(min=1, help="of the simulation; the results are the same")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="print the predictions as JSON")] = False,
 ) -> None:
@@ -35,6 +40,7 @@ def predict(
             ranks=ranks,
             compute_scale=compute_scale,
             threads=threads,
+            settings=None if settings is None else toml.read(settings),
         )
         for kind in scheme or ["ring", "panama"]
     ]

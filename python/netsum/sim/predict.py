@@ -14,6 +14,8 @@ from netsum.sim.runner import run
 
 LONGEST = "3500s"
 """Simulated time after which a replay is given up."""
+SETTINGS = {"switch", "host", "tcp"}
+"""Tables of a configuration that describe a cluster."""
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,19 @@ def predict(
     ranks: dict[str, Any] | None = None,
     compute_scale: float = 1.0,
     threads: int = 1,
+    settings: dict[str, Any] | None = None,
     out: Path | str | None = None,
 ) -> Prediction:
     """Replay the recording of a job on a fabric.
 
     folder: of NETSUM_RECORDER, with the files of all ranks. fabric: a fabric file, or a table `fabric` of a
     configuration. scheme, hosts, ranks: as in a configuration of the simulator. compute_scale: computing takes so many
-    times as long as recorded. out: folder for the tables of the replay. Raises SimError, RecorderError.
+    times as long as recorded. settings: tables `switch`, `host` and `tcp` of a configuration: how the cluster's queues
+    and its transport are. out: folder for the tables of the replay. Raises SimError, RecorderError.
     """
+    unknown = set(settings or {}) - SETTINGS
+    if unknown:
+        raise SimError(f"settings: {', '.join(sorted(unknown))}: expected {', '.join(sorted(SETTINGS))}")
     folder = Path(folder)
     found = part(folder, group)
     if not isinstance(fabric, dict):
@@ -149,6 +156,7 @@ def predict(
         "fabric": fabric,
         "scheme": kind,
         "jobs": [job],
+        **(settings or {}),
     }
     predicted_s = _replayed(config, out) / found.steps
     alone = {**config, "fabric": {"kind": "single-switch", "hosts": 2}, "scheme": {"kind": "ring"}}

@@ -6,7 +6,6 @@ import itertools
 import json
 import os
 import subprocess
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -41,7 +40,7 @@ class Sweep:
     @staticmethod
     def read(path: Path) -> "Sweep":
         """A file with `base = "run.toml"` (relative to it, as are all files it names) and a table `grid`."""
-        content = _read_toml(path)
+        content = toml.read(path)
         for key in ("base", "grid"):
             if key not in content:
                 raise SimError(f'{path}: a sweep has base = "run.toml" and a table [grid]; {key!r} is missing')
@@ -62,7 +61,7 @@ class Sweep:
             raise SimError(
                 f"{path}: base: there is no file {base_path}; give the path of a configuration, relative to this file"
             )
-        plan = Sweep(files.absolute(_read_toml(base_path), base_path.parent.resolve()), grid, path.parent.resolve())
+        plan = Sweep(files.absolute(toml.read(base_path), base_path.parent.resolve()), grid, path.parent.resolve())
         try:
             for config in plan.runs().values():
                 toml.dumps(config)
@@ -302,16 +301,3 @@ def _with_hash(name: str, chosen: dict[str, Any]) -> str:
     """A unique name within the length limit of file systems."""
     suffix = hashlib.sha256(_exact(chosen).encode()).hexdigest()[:8]
     return name.encode()[:_NAME_BYTES].decode(errors="ignore") + "-" + suffix
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SimError(f"cannot read {path}: {error.strerror}; give the path of a file that is there") from None
-    except UnicodeDecodeError:
-        raise SimError(f"{path}: no UTF-8 text; a sweep and its base are TOML files") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SimError(f"{path}: {error}") from None
-    except RecursionError:
-        raise SimError(f"{path}: tables or lists are nested too deeply") from None

@@ -1,6 +1,8 @@
-"""Writes configurations as TOML; the standard library only reads it."""
+"""Reads and writes configurations as TOML; the standard library only reads it."""
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 from netsum.sim.errors import SimError
@@ -12,6 +14,20 @@ DEPTH = 80
 def dumps(config: dict[str, Any]) -> str:
     """TOML text of nested dictionaries, lists, strings, numbers and truth values. Raises SimError for others."""
     return "".join(f"{_key(key)} = {_value(value, DEPTH)}\n" for key, value in config.items())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a file. Raises SimError if there is none, or for one that is no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SimError(f"cannot read {path}: {error.strerror}; give the path of a file that is there") from None
+    except UnicodeDecodeError:
+        raise SimError(f"{path}: no UTF-8 text; configurations and sweeps are TOML files") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SimError(f"{path}: {error}") from None
+    except RecursionError:
+        raise SimError(f"{path}: tables or lists are nested too deeply") from None
 
 
 def _value(value: Any, depth: int) -> str:
