@@ -123,11 +123,18 @@ impl Exchange {
     /// Swaps links until none is in too many trees, or until the budget or memory ends.
     fn run(&mut self, budget: &Budget<'_>) {
         let most = budget.spent().saturating_add(WORK_MAX);
-        while self.kinds.len() < self.kinds_max()
-            && budget.spent() < most
-            && let Some(path) = self.path(budget)
-        {
-            self.apply(&path);
+        while self.kinds.len() < self.kinds_max() && budget.spent() < most {
+            let paths = self.paths(budget);
+            if paths.is_empty() {
+                break;
+            }
+            // What a path found out about a kind of trees holds until its last copy has changed.
+            let mut changed = vec![false; self.kinds.len()];
+            for path in paths {
+                if path.iter().all(|swap| !changed[swap.kind]) {
+                    self.apply(&path, &mut changed);
+                }
+            }
         }
     }
 
@@ -168,15 +175,22 @@ impl Exchange {
         NUMBERS_MAX / (3 * self.n + self.ends.len())
     }
 
-    /// The shortest chain of swaps from a link that is in too many trees to one with room; `None` if there is no such
-    /// link, no chain, or the budget has ended.
-    fn path(&self, budget: &Budget<'_>) -> Option<Vec<Swap>> {
+    /// Shortest chains of swaps from links that are in too many trees to links with room, all of one length; none if
+    /// there is no such link, no chain, or the budget has ended.
+    fn paths(&self, budget: &Budget<'_>) -> Vec<Vec<Swap>> {
         let over = |&link: &usize| self.load[link] > self.room[link];
         let (mut queue, mut unseen): (Vec<usize>, Vec<usize>) =
             (0..self.room.len()).partition(over);
         let mut by: Vec<Option<(usize, usize)>> = vec![None; self.room.len()];
-        let mut head = 0;
+        let mut ends: Vec<usize> = Vec::new();
+        let (mut head, mut level) = (0, queue.len());
         while head < queue.len() && !budget.is_over() {
+            if head == level {
+                if !ends.is_empty() {
+                    break;
+                }
+                level = queue.len();
+            }
             let less = queue[head];
             head += 1;
             budget.spend(self.kinds.len());
@@ -186,31 +200,46 @@ impl Exchange {
                     continue;
                 }
                 budget.spend(unseen.len() + 1);
+                let (begin, end) = (kind.begin[top as usize], kind.end[top as usize]);
+                let size = end - begin;
+                // Whether a link has one end among the descendants, and one elsewhere.
+                let joins = |[a, b]: [u32; 2]| {
+                    let below = |v: u32| kind.begin[v as usize].wrapping_sub(begin) < size;
+                    below(a) != below(b)
+                };
+                // Links with room for more copies than these trees have are left for other trees.
+                let mut copies = kind.copies;
                 let mut place = 0;
                 while place < unseen.len() {
                     let more = unseen[place];
-                    if !kind.joins(top, self.ends[more]) {
+                    let room = self.room[more] - self.load[more];
+                    if !joins(self.ends[more]) || (room > 0 && copies <= 0) {
                         place += 1;
                         continue;
                     }
                     by[more] = Some((less, number));
-                    if self.load[more] < self.room[more] {
-                        return Some(chain(&by, more));
-                    }
                     unseen.swap_remove(place);
-                    queue.push(more);
+                    if room > 0 {
+                        copies -= room;
+                        ends.push(more);
+                    } else {
+                        queue.push(more);
+                    }
                 }
             }
         }
-        None
+        ends.into_iter().map(|end| chain(&by, end)).collect()
     }
 
     /// Swaps along a chain in as many copies as possible.
-    fn apply(&mut self, path: &[Swap]) {
+    fn apply(&mut self, path: &[Swap], changed: &mut [bool]) {
         let (last, first) = (path[0].more, path[path.len() - 1].less);
         let ends = (self.load[first] - self.room[first]).min(self.room[last] - self.load[last]);
         let copies = path.iter().map(|swap| self.kinds[swap.kind].copies).min();
         let copies = ends.min(copies.expect("a chain has swaps"));
+        if copies <= 0 {
+            return;
+        }
         self.load[first] -= copies;
         self.load[last] += copies;
         let mut numbers: Vec<usize> = path.iter().map(|swap| swap.kind).collect();
@@ -226,6 +255,7 @@ impl Exchange {
             let new = self.kind(copies, kind.root, links);
             if kind.copies == copies {
                 self.kinds[number] = new;
+                changed[number] = true;
             } else {
                 self.kinds[number].copies -= copies;
                 self.kinds.push(new);
@@ -252,15 +282,6 @@ impl Exchange {
         hops.sort_by_key(|hop| kind.begin[hop.to]);
         debug_assert_eq!(hops.len(), net.gpus.len() - 1);
         Tree { root: kind.root, hops }
-    }
-}
-
-impl Kind {
-    /// Whether a link has one end among the descendants of `top`, and one elsewhere.
-    fn joins(&self, top: u32, ends: [u32; 2]) -> bool {
-        let (begin, end) = (self.begin[top as usize], self.end[top as usize]);
-        let [a, b] = ends.map(|end_of| (begin..end).contains(&self.begin[end_of as usize]));
-        a != b
     }
 }
 

@@ -58,14 +58,15 @@ pub struct Replanned {
 pub fn replan(graph: &LinkGraph, old: &TreePlan, losses: &[Loss]) -> Result<Replanned, PackError> {
     let (left, lost) = without(graph, losses)?;
     let found = collective_on(&left, old).and_then(|collective| {
-        let mended = mended(&left, collective, old)?;
-        if let Some(packed) = mended.as_ref().filter(|packed| !packed.limited) {
-            return Ok((packed.clone(), true));
-        }
-        let anew = pack(&left, collective)?;
-        Ok(match mended {
-            Some(packed) if packed.rate > anew.rate => (packed, true),
-            _ => (anew, false),
+        Ok(match mended(&left, collective, old)? {
+            Some(packed) if !packed.limited => (packed, true),
+            mended => {
+                let anew = pack(&left, collective)?;
+                match mended {
+                    Some(packed) if packed.rate > anew.rate => (packed, true),
+                    _ => (anew, false),
+                }
+            }
         })
     });
     let left_over =

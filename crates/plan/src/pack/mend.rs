@@ -41,6 +41,16 @@ impl Torn {
         torn
     }
 
+    /// The hops, in no order.
+    pub(super) fn hops(&self) -> impl Iterator<Item = &Hop> {
+        self.above.iter().flatten()
+    }
+
+    /// Whether a hop begins or ends at a vertex.
+    pub(super) fn reaches(&self, v: usize) -> bool {
+        self.above[v].is_some() || v == self.root || self.hops().any(|hop| hop.from == v)
+    }
+
     /// Leaves out switches without anything below.
     fn prune(&mut self, net: &Net) {
         let mut below = vec![0; net.n];
@@ -195,10 +205,8 @@ impl<'a> Mending<'a> {
 
     /// Joins the parts of all trees as far as there is room. Returns whole trees, and trees that still lack parts; no
     /// link has more copies than it has room for.
-    pub(super) fn mend(&mut self, mut trees: Vec<Torn>) -> (Vec<Torn>, Vec<Torn>) {
-        trees.retain(|torn| torn.copies > 0);
-        trees.iter().for_each(|torn| self.take(torn, torn.copies));
-        self.relieve(&mut trees);
+    pub(super) fn mend(&mut self, trees: Vec<Torn>) -> (Vec<Torn>, Vec<Torn>) {
+        let mut trees = self.placed(trees);
         let (mut whole, mut left) = (Vec::new(), Vec::new());
         while let Some(mut torn) = trees.pop() {
             let inside = torn.inside();
@@ -223,6 +231,14 @@ impl<'a> Mending<'a> {
             trees.push(torn);
         }
         (whole, left)
+    }
+
+    /// The same trees, which take their room; they lose hops where links have less.
+    pub(super) fn placed(&mut self, mut trees: Vec<Torn>) -> Vec<Torn> {
+        trees.retain(|torn| torn.copies > 0);
+        trees.iter().for_each(|torn| self.take(torn, torn.copies));
+        self.relieve(&mut trees);
+        trees
     }
 
     /// Takes hops away from links that have more copies than room: a link can have become slower.

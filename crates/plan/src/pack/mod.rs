@@ -10,6 +10,7 @@ mod budget;
 mod choice;
 mod convert;
 pub mod cost;
+mod direct;
 mod exchange;
 mod flow;
 mod front;

@@ -80,6 +80,32 @@ impl Net {
         Ok(Net { n, gpus, relay, arcs, unit_bps, mirror, servers, arc_at })
     }
 
+    /// A net of GPUs alone, with links that have the same capacity in both directions. `links`: by ends, the lower
+    /// number first.
+    pub(super) fn direct(n: usize, links: &BTreeMap<[usize; 2], i64>, unit_bps: u64) -> Net {
+        let both = |(&[a, b], &cap): (&[usize; 2], &i64)| [(a, b, cap), (b, a, cap)];
+        let arc = |(from, to, cap)| Arc { from, to, cap, latency_ns: 0 };
+        let mut arcs: Vec<Arc> = links.iter().flat_map(both).map(arc).collect();
+        arcs.sort_unstable_by_key(|arc| (arc.from, arc.to));
+        let arc_at: BTreeMap<_, _> =
+            arcs.iter().enumerate().map(|(i, arc)| ((arc.from, arc.to), i)).collect();
+        let (gpus, relay) = ((0..n).collect(), vec![false; n]);
+        let mirror = mirror(&arcs, &arc_at);
+        Net { n, gpus, relay, arcs, unit_bps, mirror, servers: Vec::new(), arc_at }
+    }
+
+    /// Whether the first vertex reaches all others.
+    pub(super) fn is_connected(&self) -> bool {
+        let (out, mut seen) = (self.outgoing(), vec![false; self.n]);
+        let mut queue = vec![0];
+        while let Some(v) = queue.pop() {
+            if !std::mem::replace(&mut seen[v], true) {
+                queue.extend(out[v].iter().map(|&arc| self.arcs[arc].to));
+            }
+        }
+        seen.into_iter().all(|seen| seen)
+    }
+
     /// The net of some vertices of one server, renumbered from 0; with the numbers of its arcs in this net.
     pub fn part(&self, vertices: &[usize]) -> (Net, Vec<usize>) {
         let mut place = vec![None; self.n];

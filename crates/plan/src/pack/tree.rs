@@ -1,7 +1,6 @@
 //! Shortest trees under given lengths: undirected, directed, and through switches.
 
 use std::cmp::Reverse;
-use std::collections::hash_map::Entry;
 use std::collections::{BinaryHeap, HashMap};
 
 use super::net::Net;
@@ -61,7 +60,7 @@ impl Tree {
         while next < reached.len() {
             let (here, above) = reached[next];
             next += 1;
-            for &index in at[&here].iter().filter(|&&index| index != above) {
+            for &index in at[here].iter().filter(|&&index| index != above) {
                 let hop = &self.hops[index];
                 let hop = if hop.from == here {
                     hop.clone()
@@ -79,37 +78,40 @@ impl Tree {
     /// Rooted at the vertex with the least height; ties go to the first.
     pub fn centred(&self) -> Tree {
         let at = self.neighbours();
-        let farthest = |far: &HashMap<usize, usize>| {
-            far.iter().map(|(&v, &hops)| (hops, v)).max().expect("a tree has a root").1
+        let farthest = |far: &[usize]| {
+            let reached = (0..far.len()).filter(|&v| far[v] != FAR);
+            reached.max_by_key(|&v| (far[v], v)).expect("a tree has a root")
         };
         // The farthest vertex from any vertex is one end of a longest path.
         let one = self.distances(&at, farthest(&self.distances(&at, self.root)));
         let other = self.distances(&at, farthest(&one));
-        let lowest = at.keys().min_by_key(|&v| (one[v].max(other[v]), *v));
-        self.rerooted(*lowest.expect("a tree has a root"))
+        let reached = (0..one.len()).filter(|&v| one[v] != FAR);
+        let lowest = reached.min_by_key(|&v| (one[v].max(other[v]), v));
+        self.rerooted(lowest.expect("a tree has a root"))
     }
 
     /// The numbers of each vertex's hops.
-    fn neighbours(&self) -> HashMap<usize, Vec<usize>> {
-        let mut at: HashMap<usize, Vec<usize>> = HashMap::from([(self.root, Vec::new())]);
+    fn neighbours(&self) -> Vec<Vec<usize>> {
+        let last = self.hops.iter().map(|hop| hop.from.max(hop.to)).max().unwrap_or(0);
+        let mut at = vec![Vec::new(); last.max(self.root) + 1];
         for (index, hop) in self.hops.iter().enumerate() {
-            at.entry(hop.from).or_default().push(index);
-            at.entry(hop.to).or_default().push(index);
+            at[hop.from].push(index);
+            at[hop.to].push(index);
         }
         at
     }
 
-    /// Number of hops to every vertex.
-    fn distances(&self, at: &HashMap<usize, Vec<usize>>, from: usize) -> HashMap<usize, usize> {
-        let mut far = HashMap::from([(from, 0)]);
+    /// Number of hops to every vertex; [`FAR`] to those that are not in the tree.
+    fn distances(&self, at: &[Vec<usize>], from: usize) -> Vec<usize> {
+        let mut far = vec![FAR; at.len()];
+        far[from] = 0;
         let mut stack = vec![from];
         while let Some(here) = stack.pop() {
-            let hops = far[&here];
-            for &index in &at[&here] {
+            for &index in &at[here] {
                 let Hop { from, to, .. } = self.hops[index];
                 let next = if from == here { to } else { from };
-                if let Entry::Vacant(entry) = far.entry(next) {
-                    entry.insert(hops + 1);
+                if far[next] == FAR {
+                    far[next] = far[here] + 1;
                     stack.push(next);
                 }
             }
@@ -117,6 +119,8 @@ impl Tree {
         far
     }
 }
+
+const FAR: usize = usize::MAX;
 
 /// Arcs along one hop.
 pub fn hop_arcs<'a>(net: &'a Net, hop: &'a Hop) -> impl Iterator<Item = usize> + 'a {

@@ -5,12 +5,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use netsum_topo::links::{Collective, LinkGraph, PlannedFlow, TreePlan};
+use netsum_topo::links::{Collective, LinkGraph, TreePlan};
 use netsum_topo::{Ratio, lcm};
 
+use super::bound::Bound;
 use super::branchings::regrown;
 use super::budget::Budget;
 use super::choice::Choice;
+use super::direct::rejoined;
 use super::exchange::exchanged_copies;
 use super::mend::{Mending, Torn};
 use super::net::Net;
@@ -32,7 +34,7 @@ pub(super) fn mended(
     let Some(bound) = bound_for(collective, &net) else { return Ok(None) };
     let hints = hints(graph, &net, collective, old);
     let flows = hints.and_then(|hints| match collective {
-        Collective::Allreduce => both_ways(&net, hints, bound.rate, &budget),
+        Collective::Allreduce => both_ways(&net, hints, &bound, &budget),
         Collective::Reduce { .. } | Collective::ReduceScatter => {
             let mut flows = one_way(&net.reversed(), collective, hints, bound.rate, &budget)?;
             flows.iter_mut().for_each(|flow| flow.up = flow.down.take());
@@ -50,24 +52,48 @@ pub(super) fn mended(
 /// The part of a packing whose trees are those of `old`, whatever their shares, from 0 to 1.
 pub(super) fn kept(graph: &LinkGraph, packed: &Packed, old: &TreePlan) -> f64 {
     let names = names(graph, old);
-    let hop = |way: &Vec<usize>| -> Option<Vec<usize>> {
-        way.iter().map(|&v| names.get(v).copied().flatten()).collect()
+    let known = |ways: &[Vec<usize>]| {
+        let mut print = Print::default();
+        for way in ways {
+            let way = way.iter().map(|&v| names.get(v).copied().flatten());
+            print.add(way.collect::<Option<Vec<usize>>>()?.into_iter());
+        }
+        Some(print)
     };
-    let ways = |ways: &Vec<Vec<usize>>, known: &dyn Fn(&Vec<usize>) -> Option<Vec<usize>>| {
-        let mut ways: Vec<Vec<usize>> = ways.iter().map(known).collect::<Option<_>>()?;
-        ways.sort();
-        Some(ways)
+    let before: HashSet<(Print, Print)> =
+        old.flows.iter().filter_map(|flow| Some((known(&flow.up)?, known(&flow.down)?))).collect();
+    let print = |tree: &Option<Tree>, up: bool| {
+        let mut print = Print::default();
+        for hop in tree.iter().flat_map(|tree| &tree.hops) {
+            let way = [hop.from].into_iter().chain(hop.via.iter().copied()).chain([hop.to]);
+            if up {
+                let mut back: Vec<usize> = way.collect();
+                back.reverse();
+                print.add(back.into_iter());
+            } else {
+                print.add(way);
+            }
+        }
+        print
     };
-    let before: HashSet<_> = (old.flows.iter())
-        .filter_map(|flow| Some((ways(&flow.up, &hop)?, ways(&flow.down, &hop)?)))
-        .collect();
-    let plan = packed.plan(graph);
-    let same = |flow: &&PlannedFlow| {
-        let whole = |way: &Vec<usize>| Some(way.clone());
-        let now = ways(&flow.up, &whole).zip(ways(&flow.down, &whole));
-        now.is_some_and(|now| before.contains(&now))
-    };
-    plan.flows.iter().filter(same).fold(0.0, |kept, flow| kept + flow.share.to_f64())
+    let same = |flow: &&Flow| before.contains(&(print(&flow.up, true), print(&flow.down, false)));
+    let kept = packed.flows.iter().filter(same).fold(0.0, |sum, flow| sum + flow.weight.to_f64());
+    kept / packed.rate.to_f64()
+}
+
+/// Paths in any order: their number, and two sums of their hashes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+struct Print(usize, u64, u64);
+
+impl Print {
+    fn add(&mut self, way: impl Iterator<Item = usize>) {
+        let mixed = way.fold(0x9e37_79b9_7f4a_7c15_u64, |hash, v| {
+            (hash ^ v as u64).wrapping_mul(0xff51_afd7_ed55_8ccd).rotate_left(29)
+        });
+        self.0 += 1;
+        self.1 = self.1.wrapping_add(mixed);
+        self.2 = self.2.wrapping_add(mixed.wrapping_mul(mixed | 1));
+    }
 }
 
 /// By vertex of the plan the vertex of the same name.
@@ -177,20 +203,26 @@ fn one_way(
 }
 
 /// Trees that are used in both directions, which have equal rates.
-fn both_ways(net: &Net, hints: Vec<Hint>, rate: Ratio, budget: &Budget<'_>) -> Option<Vec<Flow>> {
+fn both_ways(net: &Net, hints: Vec<Hint>, bound: &Bound, budget: &Budget<'_>) -> Option<Vec<Flow>> {
+    let rate = bound.rate;
     let mirror = net.mirror.as_ref()?;
     let row: Vec<usize> = (0..net.arcs.len()).map(|arc| arc.min(mirror[arc])).collect();
     let Copies { torn, scale } = copies(net, vec![hints], rate)?;
     let room = room(net, scale)?;
     let mut mending = Mending::new(net, &row, room.clone(), budget);
-    let (mut whole, left) = mending.mend(torn);
-    let found = if left.is_empty() {
+    let (mut whole, left) = mending.mend(torn.clone());
+    let weighted = |trees: Vec<(Tree, i64)>| {
         let weight = |(tree, n): (Tree, i64)| (tree, Ratio::new(n.into(), scale.into()));
-        joined(trees(&whole)).into_iter().map(weight).collect()
+        joined(trees).into_iter().map(weight).collect()
+    };
+    let found = if left.is_empty() {
+        weighted(trees(&whole))
     } else if net.gpus.len() == net.n {
         whole.extend(left.into_iter().map(|torn| mending.force(torn)));
         let links: Vec<usize> = (0..row.len()).filter(|&arc| row[arc] == arc).collect();
         exchanged_copies(net, &links, &joined(trees(&whole)), scale, budget)?
+    } else if let Some(found) = rejoined(net, &row, &room, torn, bound, budget) {
+        weighted(found)
     } else {
         // Other weights for these trees, and for those that find no room beside them.
         let alone = |torn: Torn| Mending::new(net, &row, room.clone(), budget).mend(vec![torn]).0;
