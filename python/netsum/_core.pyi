@@ -46,7 +46,9 @@ __all__ = [
     "ocs_curve",
     "ocs_share",
     "pack_front",
+    "pack_groups",
     "pack_kinds",
+    "pack_orbits",
     "pack_trees",
     "rekey_job",
     "replan_trees",
@@ -56,6 +58,7 @@ __all__ = [
     "stragglers",
     "topology",
     "training_steps",
+    "verify_proven",
     "verify_trees",
     "version",
     "xla_handler",
@@ -439,7 +442,16 @@ def pack_trees(
     """The best plan for a collective: JSON of `netsum_plan::pack::Report`."""
 
 def pack_front(graph: str, collective: str) -> str:
-    """Pareto-optimal plans in rate, number of trees and height: a list of reports."""
+    """Pareto-optimal plans in rate, number of trees and height, `points`, and from which sizes on one is `fastest`."""
+
+def pack_orbits(graph: str, collective: str) -> str:
+    """The best trees that are alike for all ranks: JSON of a plan by motions."""
+
+def pack_groups(graph: str, groups: Sequence[tuple[str, Sequence[int], str, int]]) -> str:
+    """The best trees of several process groups together, JSON. groups: name, ranks, collective, bytes."""
+
+def verify_proven(text: str, graph: str) -> tuple[str, str | None] | None:
+    """Rate and proven bound (fractions) of a plan by `pack_orbits` or `pack_groups`; None for other plans."""
 
 def pack_kinds(graph: str, collective: str, kinds: Sequence[tuple[str, float]], bytes: float) -> str:
     """The best trees on each kind of links separately, all finishing together: JSON of `netsum_plan::pack::Hybrid`."""

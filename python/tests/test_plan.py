@@ -166,6 +166,48 @@ def test_the_front_is_ordered():
     assert rates == sorted(rates, reverse=True) and rates[0] == points[0]["bound"]
 
 
+def test_the_front_says_what_is_fastest_at_which_size():
+    shown = plan("pack", "torus:4x4", "--pareto").stdout
+    assert "fastest" in shown and re.search(r"from \d+ [KMG]?i?B", shown), shown
+    found = planner.front_by_size(topology(Selection("torus:4x4")))
+    sizes = [span["from_bytes"] for span in found["fastest"]]
+    assert sizes[0] == 1 and sizes == sorted(set(sizes))
+    heights = [found["points"][span["point"]]["height"] for span in found["fastest"]]
+    assert heights[0] == min(point["height"] for point in found["points"])
+    # Large buffers take the plan with the best rate.
+    assert found["fastest"][-1]["point"] == 0
+    assert all(span["seconds"] <= span["of_first"] for span in found["fastest"])
+
+
+def test_a_regular_fabric_is_planned_for_one_rank(tmp_path):
+    file = tmp_path / "plan.json"
+    shown = plan("symmetric", "h100x16", "--collective", "allgather", "--out", str(file)).stdout
+    assert "which no plan exceeds" in shown and "8 × 16 motions" in shown, shown
+    assert "no plan is faster" in plan("verify", str(file), "h100x16").stdout
+    wrong = json.loads(file.read_text())
+    wrong["motions"][0]["to"][:2] = reversed(wrong["motions"][0]["to"][:2])
+    file.write_text(json.dumps(wrong))
+    assert "motion" in plan("verify", str(file), "h100x16", code=1).stderr
+    assert "look alike" in plan("symmetric", "dgx1v", code=1).stderr
+
+
+def test_groups_are_planned_together(tmp_path):
+    file = tmp_path / "plan.json"
+    words = ["--group", "allreduce:64MiB:0-3;4-7", "--group", "allgather:16MiB:0-4/4;1,5"]
+    shown = plan("groups", "dgx1v", *words, "--out", str(file)).stdout
+    assert "all 4 end after" in shown and "which no plan exceeds" in shown, shown
+    assert "no plan is faster" in plan("verify", str(file), "dgx1v").stdout
+    found = json.loads(file.read_text())
+    assert [len(group["plan"]["gpus"]) for group in found["groups"]] == [4, 4, 2, 2]
+    for wrong, says in [
+        ("allreduce:64MiB", "COLLECTIVE:BYTES:RANKS"),
+        ("gossip:1MiB:0-3", "'gossip' is unknown"),
+        ("allreduce:64MiB:0-x", "is no list of ranks"),
+        ("allreduce:1MiB:0,99", "99 is no rank of 8 GPUs"),
+    ]:
+        assert says in plan("groups", "dgx1v", "--group", wrong, code=1).stderr
+
+
 def test_classes_of_a_box():
     rows = json.loads(plan("classes", "dgx1p", "--links", "nvlink", "--json").stdout)
     assert len(rows) == 14 and rows[-1]["broadcast"] == 80.0

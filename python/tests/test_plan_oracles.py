@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from netsum.plan import Selection, pack, topology, verify
+from netsum.plan import Group, Selection, pack, pack_groups, topology, verify, verify_proven
 
 SEEDS = range(12)
 
@@ -166,3 +166,99 @@ def allreduce_by_flows(graph: nx.DiGraph) -> float:
     found = linprog(cost, np.array(rows), np.array(limits), np.array(equal), np.zeros(len(equal)), bounds)
     assert found.success
     return -found.fun
+
+
+class Programme:
+    """A linear programme whose variables, all at least 0, are made as they are needed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.below: list[tuple[dict[int, float], float]] = []
+        self.equal: list[tuple[dict[int, float], float]] = []
+
+    def variables(self, keys) -> dict:
+        named = {key: self.size + number for number, key in enumerate(keys)}
+        self.size += len(named)
+        return named
+
+    def greatest(self, variable: int) -> float:
+        def matrix(rows):
+            dense = np.zeros((len(rows), self.size))
+            for number, (row, _) in enumerate(rows):
+                for column, factor in row.items():
+                    dense[number, column] += factor
+            return dense, [limit for _, limit in rows]
+
+        value = np.zeros(self.size)
+        value[variable] = -1
+        found = linprog(value, *matrix(self.below), *matrix(self.equal), method="highs")
+        assert found.status == 0
+        return -found.fun
+
+
+def rounds_by_flows(graph: nx.DiGraph, groups: list[Group]) -> float:
+    """The most rounds that all groups can do: capacity is divided among groups and directions; a group's trees from
+    some roots exist if in its part every GPU gets a flow of all roots' rates together (Edmonds)."""
+    programme = Programme()
+    rounds = programme.variables(["rounds"])["rounds"]
+    used: dict[tuple, dict[int, float]] = {(a, b): {} for a, b in graph.edges}
+    for group in groups:
+        ranks = group.ranks
+        ways = {"broadcast": [False], "reduce": [True], "allgather": [False], "reduce-scatter": [True]}
+        rates = programme.variables(ranks)
+        if group.collective == "allreduce":
+            programme.equal.append(({**{rates[r]: 1 for r in ranks}, rounds: -group.bytes}, 0))
+        elif group.collective in ("broadcast", "reduce"):
+            for r in ranks:
+                part = group.bytes if r == ranks[group.root] else 0
+                programme.equal.append(({rates[r]: 1, rounds: -part}, 0))
+        else:
+            for r in ranks:
+                programme.equal.append(({rates[r]: 1, rounds: -group.bytes / len(ranks)}, 0))
+        for up in ways.get(group.collective, [False, True]):
+            arcs = [(a, b) for a, b in graph.edges if a in ranks and b in ranks]
+            part = programme.variables(arcs)
+            for arc in arcs:
+                used[arc][part[arc]] = 1
+            for sink in ranks:
+                flow, source = programme.variables(arcs), programme.variables(ranks)
+                for arc in arcs:
+                    programme.below.append(({flow[arc]: 1, part[arc]: -1}, 0))
+                for vertex in ranks:
+                    programme.below.append(({source[vertex]: 1, rates[vertex]: -1}, 0))
+                    into = {flow[a, b]: 1 for a, b in arcs if (a if up else b) == vertex}
+                    out = {flow[a, b]: -1 for a, b in arcs if (b if up else a) == vertex}
+                    row = {**into, **out, source[vertex]: 1}
+                    if vertex == sink:
+                        # All of what the roots send arrives.
+                        for r in ranks:
+                            row[rates[r]] = row.get(rates[r], 0) - 1
+                    programme.equal.append((row, 0))
+    for a, b, capacity in graph.edges(data="capacity"):
+        programme.below.append((used[a, b], capacity * 1e9))
+    return programme.greatest(rounds)
+
+
+@pytest.mark.parametrize("directed", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_groups_together_do_the_rounds_of_a_linear_programme(tmp_path, seed, directed):
+    graph, rng = random_graph(seed, directed), random.Random(seed + 1000)
+    kinds = ["allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"]
+    groups = []
+    for number in range(rng.randint(2, 3)):
+        ranks = sorted(rng.sample(list(graph), rng.randint(2, len(graph))))
+        if nx.is_strongly_connected(graph.subgraph(ranks)):
+            root = rng.randrange(len(ranks))
+            groups.append(Group(str(number), ranks, rng.choice(kinds), 1000 * rng.randint(1, 6), root))
+    if not groups:
+        groups = [Group("all", list(graph), "allreduce", 1000)]
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    fabric = topology(Selection(str(file)))
+    plan = pack_groups(fabric, groups)
+    found = verify_proven(json.dumps(plan), fabric)
+    assert found is not None
+    rate, bound = found
+    assert bound is not None and float(bound / rate) - 1 < 1e-9
+    # The fabric's capacities count GB/s.
+    assert float(rate) == pytest.approx(rounds_by_flows(graph, groups), rel=1e-6)

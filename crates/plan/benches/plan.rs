@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{BatchSize, Criterion};
 use netsum_plan::ocs::{closed, dp, shared};
-use netsum_plan::pack::{Loss, pack, replan, without};
-use netsum_plan::program::verify_plan;
+use netsum_plan::pack::{
+    Budget, Group, Loss, fastest, front, pack, pack_groups, pack_orbits, replan, without,
+};
+use netsum_plan::program::{verify_groups, verify_orbits, verify_plan};
 use netsum_topo::links::{Collective, LinkGraph, LinkKind, built, link_classes};
 use netsum_topo::{OcsPorts, OcsSpec};
 use serde_json::{Value, json};
@@ -76,6 +78,9 @@ fn main() {
         });
     }
     bench.replans();
+    bench.symmetric();
+    bench.groups();
+    bench.front();
     bench.alltoall();
     bench.ocs();
     for case in &bench.cases {
@@ -157,7 +162,7 @@ impl Bench {
     fn replans(&mut self) {
         for name in ["torus:8x16", "torus:4x4x8", "a100x16", "h100x16", "fat-tree:8"] {
             let graph = built(name).expect("a known machine");
-            for collective in [ALL[0], Collective::Allgather, Collective::Allreduce] {
+            for collective in ALL {
                 let old = pack(&graph, collective).expect("a plan").plan(&graph);
                 // Not a host's only link.
                 let lost = [Loss::Link(graph.links()[graph.links().len() - 1].ends)];
@@ -176,6 +181,81 @@ impl Bench {
                 self.cases[mended]["gap"] = json!(gaps[0]);
                 self.cases[mended]["kept"] = json!(kept);
             }
+        }
+    }
+
+    /// Fabrics that look the same from every rank: all trees of 1,024 GPUs, and trees of one of 16,384 GPUs.
+    fn symmetric(&mut self) {
+        let graph = built("h100x128").expect("a known machine");
+        for collective in [Collective::Allgather, Collective::Allreduce] {
+            let name = format!("h100x128 {}", word(collective));
+            let mut plan = None;
+            self.long(&format!("{name}, with all trees"), 5_000, || {
+                let packed = pack(&graph, collective).expect("a plan");
+                assert_eq!(packed.gap(), 0.0, "{name}");
+                plan = Some(packed.plan(&graph));
+            });
+            let plan = plan.expect("it was planned");
+            self.long(&format!("{name}, all trees verified"), 5_000, || {
+                verify_plan(&graph, &plan).expect("it is right");
+            });
+        }
+        for name in ["h100x128", "torus:128x128", "torus:16x32x32", "h100x2048"] {
+            let graph = built(name).expect("a known machine");
+            for collective in [Collective::Allgather, Collective::Allreduce] {
+                let name = format!("{name} {}", word(collective));
+                let mut plan = None;
+                let planning = self.long(&format!("{name}, symmetric"), 60_000, || {
+                    plan = Some(pack_orbits(&graph, collective).expect("a plan"));
+                });
+                let plan = plan.expect("it was planned");
+                self.long(&format!("{name}, symmetric, verified"), planning as u64, || {
+                    let bound = verify_orbits(&graph, &plan).expect("it is right");
+                    assert_eq!(bound, Some(plan.rate_bps), "{name}");
+                });
+            }
+        }
+    }
+
+    /// Tensor, data and pipeline parallelism on two boxes at the same time.
+    fn groups(&mut self) {
+        for name in ["a100x2", "dgx1v"] {
+            let graph = built(name).expect("a known machine");
+            let n = graph.gpus().len();
+            let group = |name: &str, gpus: Vec<usize>, collective: Collective, bytes: u64| Group {
+                name: name.to_owned(),
+                gpus,
+                collective,
+                bytes,
+            };
+            let mut groups = Vec::new();
+            for first in (0..n).step_by(4) {
+                let ranks = (first..first + 4).collect();
+                groups.push(group("tensor", ranks, Collective::Allreduce, 64 << 20));
+            }
+            for first in 0..4 {
+                let ranks: Vec<usize> = (first..n).step_by(4).collect();
+                groups.push(group("data", ranks.clone(), Collective::ReduceScatter, 16 << 20));
+                groups.push(group("data", ranks, Collective::Allgather, 16 << 20));
+            }
+            let budget = || Budget::standard(n);
+            let name = format!("{name}, {} groups together", groups.len());
+            self.long(&name, 10_000, || {
+                let plan = pack_groups(&graph, &groups, &budget()).expect("a plan");
+                let bound = verify_groups(&graph, &plan).expect("it is right").expect("a bound");
+                assert!(plan.rounds_per_s.to_f64() > (1.0 - 1e-6) * bound.to_f64(), "{name}");
+            });
+        }
+    }
+
+    /// From low trees for small buffers to the best rate for large ones.
+    fn front(&mut self) {
+        for name in ["dgx2", "a100x2"] {
+            let graph = built(name).expect("a known machine");
+            let best = pack(&graph, Collective::Allreduce).expect("a plan");
+            self.long(&format!("{name} allreduce, front over sizes"), 20_000, || {
+                assert!(!fastest(&front(&best)).is_empty(), "{name}");
+            });
         }
     }
 
@@ -242,6 +322,8 @@ fn word(collective: Collective) -> &'static str {
     match collective {
         Collective::Allgather => "all-gather",
         Collective::Broadcast { .. } => "broadcast",
+        Collective::Reduce { .. } => "reduce",
+        Collective::ReduceScatter => "reduce-scatter",
         _ => "allreduce",
     }
 }

@@ -7,8 +7,10 @@
 mod distances;
 mod error;
 pub mod export;
+mod group_plan;
 mod grow;
 pub mod ocs;
+mod orbit_plan;
 pub mod pack;
 mod picture;
 pub mod program;
@@ -17,6 +19,8 @@ mod trees;
 mod verify;
 
 pub use error::{PackError, PlanError, Violation};
+pub use group_plan::{GROUP_PLAN_FORMAT, GroupPlan, PlannedGroup};
+pub use orbit_plan::{Motion, ORBIT_PLAN_FORMAT, OrbitPlan};
 pub use picture::picture;
 pub use request::Request;
 pub use trees::aggregation_trees;

@@ -182,6 +182,9 @@ fn _core(py: Python<'_>, module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(plan::pack_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_front, module)?)?;
     module.add_function(wrap_pyfunction!(plan::pack_kinds, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::pack_orbits, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::pack_groups, module)?)?;
+    module.add_function(wrap_pyfunction!(plan::verify_proven, module)?)?;
     module.add_function(wrap_pyfunction!(plan::verify_trees, module)?)?;
     module.add_function(wrap_pyfunction!(plan::distance_bound, module)?)?;
     module.add_function(wrap_pyfunction!(plan::export_trees, module)?)?;

@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use netsum_plan::export::{Executor, export};
 use netsum_plan::pack::{
-    ArcLength, Budget, KindCost, Loss, Packed, Progress, coarse, cost, explain, front, pack,
-    pack_blink, pack_hybrid, pack_phases, pack_rings, pack_within, replan, report, without,
+    ArcLength, Budget, Group, KindCost, Loss, Packed, Progress, coarse, cost, explain, fastest,
+    front, pack, pack_blink, pack_hybrid, pack_phases, pack_rings, pack_within, replan, report,
+    without,
 };
-use netsum_plan::picture;
-use netsum_plan::program::{check, read_msccl, read_mscclpp, verify_plan};
+use netsum_plan::program::{
+    check, read_msccl, read_mscclpp, verify_groups, verify_orbits, verify_plan,
+};
+use netsum_plan::{GROUP_PLAN_FORMAT, GroupPlan, ORBIT_PLAN_FORMAT, OrbitPlan, picture};
 use netsum_topo::Rate;
 use netsum_topo::links::{
     Collective, Format, ImportOptions, LinkGraph, TreePlan, built, import, link_classes, write_json,
@@ -92,13 +95,77 @@ fn limit_of(seconds: f64) -> PyResult<Duration> {
     limit.ok_or_else(|| value(format!("a search of {seconds} s is not possible; give more than 0")))
 }
 
-/// Plans of which none is dominated in rate, number of trees and height: a list of reports.
+/// Plans of which none is dominated in rate, number of trees and height, as `points`, a list of reports; and `fastest`,
+/// a list of sizes from which on each of some of them is the fastest.
 #[pyfunction]
 pub(crate) fn pack_front(py: Python<'_>, graph: &str, collective: &str) -> PyResult<String> {
     let graph = graph_of(graph)?;
     let collective: Collective = serde_json::from_str(collective).map_err(value)?;
     let points = py.detach(|| pack(&graph, collective).map(|best| front(&best))).map_err(value)?;
-    Ok(json(&points.iter().map(|point| report(&graph, point)).collect::<Vec<_>>()))
+    let reports: Vec<_> = points.iter().map(|point| report(&graph, point)).collect();
+    Ok(json(&serde_json::json!({ "points": reports, "fastest": fastest(&points) })))
+}
+
+/// The best trees that are alike for all ranks: JSON of `netsum_plan::OrbitPlan`.
+#[pyfunction]
+pub(crate) fn pack_orbits(py: Python<'_>, graph: &str, collective: &str) -> PyResult<String> {
+    let graph = graph_of(graph)?;
+    let collective: Collective = serde_json::from_str(collective).map_err(value)?;
+    let plan = py.detach(|| netsum_plan::pack::pack_orbits(&graph, collective)).map_err(value)?;
+    Ok(json(&plan))
+}
+
+/// The best trees of several process groups together: JSON of `netsum_plan::GroupPlan`.
+///
+/// `groups`: name, numbers of GPUs, collective (as in a plan's JSON), bytes.
+#[pyfunction]
+pub(crate) fn pack_groups(
+    py: Python<'_>,
+    graph: &str,
+    groups: Vec<(String, Vec<usize>, String, u64)>,
+) -> PyResult<String> {
+    let graph = graph_of(graph)?;
+    let all = graph.gpus();
+    let group = |(name, ranks, collective, bytes): (String, Vec<usize>, String, u64)| {
+        let gpu = |&rank: &usize| {
+            let gpu = all.get(rank).copied();
+            gpu.ok_or_else(|| value(format!("{name}: {rank} is no rank of {} GPUs", all.len())))
+        };
+        let gpus = ranks.iter().map(gpu).collect::<PyResult<Vec<usize>>>()?;
+        let collective = serde_json::from_str(&collective).map_err(value)?;
+        Ok(Group { name, gpus, collective, bytes })
+    };
+    let groups = groups.into_iter().map(group).collect::<PyResult<Vec<Group>>>()?;
+    let budget = Budget::standard(all.len());
+    let plan = py.detach(|| netsum_plan::pack::pack_groups(&graph, &groups, &budget));
+    Ok(json(&plan.map_err(value)?))
+}
+
+/// Checks a plan that has its own proof, of `pack_orbits` or `pack_groups`, on a graph: the rate (bit/s; of groups the
+/// rounds per second), and the one that no plan exceeds, if the plan proves it; fractions as text. None for others.
+/// ValueError says what is wrong.
+#[pyfunction]
+pub(crate) fn verify_proven(
+    py: Python<'_>,
+    text: &str,
+    graph: &str,
+) -> PyResult<Option<(String, Option<String>)>> {
+    let raw: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| value(format!("not a plan: {error}")))?;
+    let graph = graph_of(graph)?;
+    let format = raw.get("format").and_then(|format| format.as_str()).unwrap_or_default();
+    let (rate, bound) = match format {
+        ORBIT_PLAN_FORMAT => {
+            let plan: OrbitPlan = serde_json::from_value(raw).map_err(value)?;
+            (plan.rate_bps, py.detach(|| verify_orbits(&graph, &plan)).map_err(value)?)
+        }
+        GROUP_PLAN_FORMAT => {
+            let plan: GroupPlan = serde_json::from_value(raw).map_err(value)?;
+            (plan.rounds_per_s, py.detach(|| verify_groups(&graph, &plan)).map_err(value)?)
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some((rate.to_string(), bound.map(|bound| bound.to_string()))))
 }
 
 /// The best trees on each kind of links separately, all finishing together: JSON of `netsum_plan::pack::Hybrid`.

@@ -22,6 +22,7 @@ from netsum.cli import (
     metrics,
     plan,
     plan_ocs,
+    plan_proven,
     predict,
     recorder,
     report,
@@ -59,6 +60,7 @@ app.command("run", context_settings={"allow_interspersed_args": False})(run.run)
 app.command("bench")(bench.bench)
 app.command("doctor")(doctor.doctor)
 plan_ocs.register(plan.app)
+plan_proven.register(plan.app)
 app.add_typer(plan.app, name="plan")
 app.command("explain")(explain.explain)
 app.command("recorder")(recorder.recorder)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from netsum import plan as planner
 from netsum.cli.output import console, errors, print_json
+from netsum.cli.plan_proven import checked_words
 from netsum.launch import Workers
 from netsum.pictures import PictureError, png
 from netsum.plan import PlanError, Selection, topology
@@ -78,7 +79,7 @@ def pack(
     """Find the best trees for a collective: rate, the bound with its proof, and the rates of other methods."""
     graph = topology(Selection(source, split(gpus), split(kinds), format))
     if pareto:
-        _print_front(planner.front(graph, collective, root), as_json)
+        _print_front(planner.front_by_size(graph, collective, root), as_json)
         return
     if setup and not size:
         raise PlanError("--setup is for a buffer of some size; give --size as well, as 1GiB")
@@ -116,6 +117,10 @@ def verify(
         raise PlanError(f"{plan}: a plan is checked on a topology; name it after the plan")
     else:
         graph = topology(Selection(source, split(gpus), split(kinds), format))
+        words = checked_words(text, graph)
+        if words is not None:
+            console.print(words, highlight=False)
+            return
     fault = planner.verify(text, graph)
     if fault is not None:
         raise PlanError(f"{plan}: {fault}")
@@ -319,17 +324,42 @@ def _text(plan: Path) -> str:
         raise PlanError(f"{plan}: cannot be read: {error}") from error
 
 
-def _print_front(points: list[dict[str, Any]], as_json: bool) -> None:
+def _print_front(found: dict[str, Any], as_json: bool) -> None:
+    """Rates beside heights, and which plan is the fastest at which size."""
+    points, fastest = found["points"], found["fastest"]
     if as_json:
         print_json(points)
         return
     table = Table(title="none is worse in all three; only the first rate is proven best", title_justify="left")
-    for heading in ("GB/s", "of the bound", "trees", "height"):
+    for heading in ("GB/s", "of the bound", "trees", "height", "fastest"):
         table.add_column(heading, justify="right")
-    for point in points:
+    until = [span["from_bytes"] for span in fastest[1:]] + [None]
+    spans = {span["point"]: (span["from_bytes"], end) for span, end in zip(fastest, until, strict=True)}
+    for number, point in enumerate(points):
         share = f"{100 * point['rate'] / point['bound']:.1f} %"
-        table.add_row(_rate(point["rate"]), share, str(point["trees"]), str(point["height"]))
+        sizes = ""
+        if number in spans:
+            low, high = spans[number]
+            sizes = f"from {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}"
+        table.add_row(_rate(point["rate"]), share, str(point["trees"]), str(point["height"]), sizes)
     console.print(table)
+    for span in fastest:
+        if span["point"] != 0:
+            gain = span["of_first"] / span["seconds"]
+            console.print(
+                f"at {_size(span['from_bytes'])} the plan of height {points[span['point']]['height']} takes "
+                f"{1e6 * span['seconds']:.4g} µs, the one with the best rate {gain:.3g} times as long",
+                highlight=False,
+                soft_wrap=True,
+            )
+
+
+def _size(size: int) -> str:
+    """A power of two as 64 KiB."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size // unit} {name}"
+    return f"{size} B"
 
 
 def _write(out: Path, plan: dict[str, Any], graph: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from netsum.plan.measured import calibrated
 from netsum.plan.topology import Selection, topology
 from netsum.plan.trees import (
     COLLECTIVES,
+    Group,
     classes,
     estimate,
     explain,
@@ -13,14 +14,19 @@ from netsum.plan.trees import (
     exported,
     fastest,
     front,
+    front_by_size,
     pack,
+    pack_groups,
     pack_kinds,
+    pack_symmetric,
     proven,
     verify,
+    verify_proven,
 )
 
 __all__ = [
     "COLLECTIVES",
+    "Group",
     "Losses",
     "PlanError",
     "Selection",
@@ -32,12 +38,16 @@ __all__ = [
     "exported",
     "fastest",
     "front",
+    "front_by_size",
     "pack",
+    "pack_groups",
     "pack_kinds",
+    "pack_symmetric",
     "proven",
     "put_in_place",
     "replan",
     "topology",
     "verify",
+    "verify_proven",
     "without",
 ]

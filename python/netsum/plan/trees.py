@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from netsum.plan.errors import PlanError
 from netsum.plan.topology import refusals
@@ -43,13 +43,77 @@ def pack(
 
 def front(graph: dict[str, Any], collective: str = "allreduce", root: int = 0) -> list[dict[str, Any]]:
     """Pareto-optimal plans in rate, number of trees and height; the fastest first."""
+    points: list[dict[str, Any]] = front_by_size(graph, collective, root)["points"]
+    return points
+
+
+def front_by_size(graph: dict[str, Any], collective: str = "allreduce", root: int = 0) -> dict[str, Any]:
+    """The same as `points`, and `fastest`: from which size on (`from_bytes`) which `point` is the fastest.
+
+    Times are those of pipelines over the topology's latencies and rates, in seconds: `seconds`, and `of_first`, what
+    the plan with the highest rate takes at that size.
+    """
     from netsum import _core
 
     with refusals():
-        found: list[dict[str, Any]] = json.loads(
+        found: dict[str, Any] = json.loads(
             _core.pack_front(json.dumps(graph), json.dumps(_collective(collective, root)))
         )
         return found
+
+
+def pack_symmetric(graph: dict[str, Any], collective: str = "allgather") -> dict[str, Any]:
+    """The best trees that are alike for all ranks, of which the plan has those of one rank, and motions of the fabric.
+
+    For all-gather, reduce-scatter and allreduce on fabrics that look the same from every rank, of up to 16,384 GPUs.
+    Raises PlanError for others.
+    """
+    from netsum import _core
+
+    with refusals():
+        found: dict[str, Any] = json.loads(_core.pack_orbits(json.dumps(graph), json.dumps(_collective(collective, 0))))
+        return found
+
+
+class Group(NamedTuple):
+    """A process group: its ranks, what it does, and the bytes of its whole buffer."""
+
+    name: str
+    ranks: list[int]
+    collective: str
+    bytes: int
+    root: int = 0
+    """Rank in the group, for broadcast and reduce."""
+
+
+def pack_groups(graph: dict[str, Any], groups: list[Group]) -> dict[str, Any]:
+    """The best trees of several process groups that communicate at the same time, and end together.
+
+    Returns `rounds_per_s` (a fraction), `groups` (with a `plan` each), and `lengths` that prove the bound to
+    `verify_proven`. Raises PlanError for groups that cannot be planned.
+    """
+    from netsum import _core
+
+    with refusals():
+        parts = [
+            (group.name, group.ranks, json.dumps(_collective(group.collective, group.root)), group.bytes)
+            for group in groups
+        ]
+        found: dict[str, Any] = json.loads(_core.pack_groups(json.dumps(graph), parts))
+        return found
+
+
+def verify_proven(text: str, graph: dict[str, Any]) -> tuple[Fraction, Fraction | None] | None:
+    """Checks a plan of `pack_symmetric` or `pack_groups`: its rate (bit/s; of groups rounds per second), and the rate
+    that no plan exceeds, if the plan proves one. None for other plans. Raises PlanError if it is wrong."""
+    from netsum import _core
+
+    with refusals():
+        found = _core.verify_proven(text, json.dumps(graph))
+    if found is None:
+        return None
+    rate, bound = found
+    return Fraction(rate), None if bound is None else Fraction(bound)
 
 
 def pack_kinds(

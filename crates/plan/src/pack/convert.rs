@@ -12,7 +12,8 @@ impl Packed {
         if self.has_simple_shares() { self.as_plan(graph) } else { self.simple().as_plan(graph) }
     }
 
-    fn as_plan(&self, graph: &LinkGraph) -> TreePlan {
+    /// The plan with the shares as they are.
+    pub(super) fn as_plan(&self, graph: &LinkGraph) -> TreePlan {
         let rank = |root: usize| self.net.gpus.iter().position(|&gpu| gpu == root);
         let mut flows: Vec<_> = self.flows.iter().collect();
         flows.sort_by_key(|flow| rank(flow.root));

@@ -134,7 +134,7 @@ impl Direct {
         Some(())
     }
 
-    /// Trees over the fabric's own links. Links between the same vertices may be different paths, and then trees divide.
+    /// Trees over the fabric's own links. Between the same vertices may be several paths; then trees divide.
     fn expanded(&mut self, net: &Net, mut trees: Vec<(Tree, i64)>) -> Option<Vec<(Tree, i64)>> {
         let mut found = Vec::new();
         while let Some((tree, copies)) = trees.pop() {

@@ -1,9 +1,11 @@
 //! The trade-off between rate, number of trees and height.
 
 use netsum_topo::links::Collective;
+use serde::Serialize;
 
 use super::budget::Budget;
 use super::choice::Choice;
+use super::cost::{LARGEST_LOG2, Trees};
 use super::packed::{Flow, Packed};
 use super::packing::pack_net;
 use super::shares::rounded;
@@ -44,6 +46,36 @@ pub fn front(best: &Packed) -> Vec<Packed> {
         }
     }
     kept
+}
+
+/// The sizes at which one of several plans is the fastest.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fastest {
+    /// Its number.
+    pub point: usize,
+    /// The least size, in bytes: a power of two.
+    pub from_bytes: u64,
+    /// Its time at that size, in seconds.
+    pub seconds: f64,
+    /// The time of the plan with the highest rate at that size.
+    pub of_first: f64,
+}
+
+/// Which of some plans for one collective is the fastest, from which size on: low trees for small buffers, high rates
+/// for large ones, by the model of [`cost`](super::cost). Sizes in ascending order, from 1 byte on.
+pub fn fastest(points: &[Packed]) -> Vec<Fastest> {
+    let trees: Vec<Trees> = points.iter().map(Trees::of).collect();
+    let mut found: Vec<Fastest> = Vec::new();
+    for log2 in 0..=LARGEST_LOG2 {
+        let bytes = 1u64 << log2;
+        let times = trees.iter().map(|trees| trees.time(bytes as f64).seconds).enumerate();
+        let Some((point, seconds)) = times.min_by(|a, b| a.1.total_cmp(&b.1)) else { break };
+        if found.last().is_none_or(|last| last.point != point) {
+            let of_first = trees[0].time(bytes as f64).seconds;
+            found.push(Fastest { point, from_bytes: bytes, seconds, of_first });
+        }
+    }
+    found
 }
 
 /// `packed`, and its variants with ever fewer trees.

@@ -421,10 +421,14 @@ impl Master {
             (c, Ratio::new(whole, ROUND))
         };
         let mut weights: Vec<_> = weights.into_iter().map(shrink).collect();
-        weights.extend(takers.into_iter().map(|c| {
-            let most = takes(c).map(|&(i, a)| put[i] / i128::from(a)).min();
-            (c, Ratio::new(most.unwrap_or(0), ROUND))
-        }));
+        // Those that put some of it into other rows come before those that take it there.
+        let puts = |c: usize| self.columns[c].uses.iter().filter(|&&(_, a)| a < 0);
+        takers.sort_by_key(|&c| puts(c).next().is_none());
+        for c in takers {
+            let most = takes(c).map(|&(i, a)| put[i] / i128::from(a)).min().unwrap_or(0);
+            puts(c).for_each(|&(i, a)| put[i] -= most * i128::from(a));
+            weights.push((c, Ratio::new(most, ROUND)));
+        }
         if self.feasible(&weights) { weights } else { Vec::new() }
     }
 }

@@ -7,6 +7,7 @@ use super::bound::Bound;
 use super::budget::Budget;
 use super::choice::Choice;
 use super::net::Net;
+use super::orbits;
 use super::packed::{
     ALLTOALL_MAX, EXACT_GPUS_MAX, GPUS_MAX, Packed, ROOTS_MAX, bound_for, net_for,
 };
@@ -49,6 +50,12 @@ pub fn pack_within(
             most,
             advice: "plan servers and the network between them apart",
         });
+    }
+    // What looks the same from every GPU is planned for one of them.
+    if net.gpus.len() > EXACT_GPUS_MAX
+        && let Some(packed) = orbits::packed(graph, collective)?
+    {
+        return Ok(packed);
     }
     let bound = bound_for(collective, &net);
     // On fabrics of GPUs alone, trees from one root that grow arc by arc reach the bound. The programme has so many

@@ -463,7 +463,7 @@ pub(super) fn lopsided(
 }
 
 /// Divides two lists of weighted trees into pieces of equal weight, `own` in all.
-fn couple(
+pub(super) fn couple(
     own: Ratio,
     root: usize,
     mut up: Vec<(Tree, Ratio)>,

@@ -5,9 +5,11 @@
 
 mod check;
 mod distances;
+mod group_check;
 mod lower;
 mod msccl;
 mod mscclpp;
+mod orbit_check;
 mod outcome;
 mod plan_check;
 mod reach;
@@ -16,9 +18,11 @@ mod tree_flow;
 
 pub use check::{Fault, check};
 pub use distances::distance_bound;
+pub use group_check::verify_groups;
 pub use lower::{lower, lower_onto};
 pub use msccl::{read_msccl, write_msccl};
 pub use mscclpp::{read_mscclpp, write_mscclpp};
+pub use orbit_check::verify_orbits;
 pub use plan_check::verify_plan;
 
 use netsum_topo::links::Collective;

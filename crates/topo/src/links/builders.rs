@@ -274,7 +274,7 @@ const MI250: &[(usize, usize, u64)] = &[
 /// What peer copies over PCIe 3.0 ×16 reach in practice (Blink: 8 to 12 GB/s).
 const PCIE_X16: Rate = Rate(80_000_000_000);
 const TEN_GBIT: Rate = Rate(10_000_000_000);
-const BOXES_MAX: usize = 1024;
+const BOXES_MAX: usize = 2048;
 const TORUS_MAX: usize = 1 << 14;
 
 #[cfg(test)]

@@ -228,9 +228,11 @@ impl LinkGraph {
             problem,
         };
         let known = self.gpus();
-        let mut chosen = Vec::new();
+        let named: HashMap<&str, usize> =
+            known.iter().map(|&v| (self.vertices[v].name.as_str(), v)).collect();
+        let (mut chosen, mut seen) = (Vec::new(), HashSet::new());
         for name in &names {
-            let by_name = known.iter().find(|&&v| self.vertices[v].name == *name);
+            let by_name = named.get(name);
             let by_place = || name.parse::<usize>().ok().and_then(|place| known.get(place));
             let &vertex = by_name.or_else(by_place).ok_or_else(|| {
                 let first = &self.vertices[known[0]].name;
@@ -239,7 +241,7 @@ impl LinkGraph {
                     known.len()
                 ))
             })?;
-            if chosen.contains(&vertex) {
+            if !seen.insert(vertex) {
                 let name = &self.vertices[vertex].name;
                 return Err(refuse(format!("GPU {name:?} is named twice; name it once")));
             }

@@ -1,0 +1,158 @@
+//! Motions of a fabric, guessed from the numbers of its ranks and then checked link by link.
+//!
+//! A motion adds 1 to one digit of every rank's number: of GPUs in servers, racks or the rows of a torus the ranks are
+//! counted one place after the other. Switches follow the vertices at their links.
+
+use std::collections::HashMap;
+
+use netsum_topo::links::LinkGraph;
+
+use super::super::net::Net;
+use crate::orbit_plan::Motion;
+
+/// Motions that commute and whose combinations move the first GPU to every GPU once; `None` if none are found.
+pub(super) fn motions(graph: &LinkGraph, net: &Net) -> Option<Vec<Motion>> {
+    let mut into: Vec<Vec<usize>> = vec![Vec::new(); net.n];
+    net.arcs.iter().enumerate().for_each(|(number, arc)| into[arc.to].push(number));
+    let fabric = Fabric { graph, net, out: net.outgoing(), into };
+    let mut dead = vec![false; net.gpus.len() + 1];
+    let mut found = fabric.from(1, &mut dead)?;
+    found.reverse();
+    Some(found)
+}
+
+struct Fabric<'a> {
+    graph: &'a LinkGraph,
+    net: &'a Net,
+    out: Vec<Vec<usize>>,
+    into: Vec<Vec<usize>>,
+}
+
+/// The links of a switch to vertices whose images are known: image, rates there and back.
+type Signature = Vec<(usize, i64, i64)>;
+
+impl Fabric<'_> {
+    /// Motions of the digits from the one that counts `stride` ranks on; the last first.
+    fn from(&self, stride: usize, dead: &mut [bool]) -> Option<Vec<Motion>> {
+        let ranks = self.net.gpus.len();
+        if stride == ranks {
+            return Some(Vec::new());
+        }
+        let left = ranks / stride;
+        for order in (2..=left).rev().filter(|order| left % order == 0) {
+            if dead[stride * order] {
+                continue;
+            }
+            if let Some(motion) = self.motion(stride, order)
+                && let Some(mut found) = self.from(stride * order, dead)
+            {
+                found.push(motion);
+                return Some(found);
+            }
+        }
+        dead[stride] = true;
+        None
+    }
+
+    /// The motion that adds 1 to a digit of every rank, if it keeps all links.
+    fn motion(&self, stride: usize, order: usize) -> Option<Motion> {
+        let net = self.net;
+        let mut to = vec![usize::MAX; net.n];
+        for (rank, &gpu) in net.gpus.iter().enumerate() {
+            let digit = rank / stride % order;
+            to[gpu] = net.gpus[rank + ((digit + 1) % order) * stride - digit * stride];
+        }
+        let kept = |arc: &super::super::net::Arc| {
+            let moved = net.arc(to[arc.from], to[arc.to]);
+            moved.is_some_and(|moved| net.arcs[moved].cap == arc.cap)
+        };
+        let known = |arc: &&super::super::net::Arc| to[arc.from].max(to[arc.to]) < net.n;
+        if !net.arcs.iter().filter(known).all(kept) {
+            return None;
+        }
+        self.follow(&mut to)?;
+        let role = |v: usize| self.graph.vertices()[v].role;
+        let kept = |arc: &super::super::net::Arc| {
+            let moved = net.arc(to[arc.from], to[arc.to]);
+            moved.is_some_and(|moved| net.arcs[moved].cap == arc.cap)
+        };
+        let alike = (0..net.n).all(|v| role(v) == role(to[v])) && net.arcs.iter().all(kept);
+        alike.then_some(Motion { order, to })
+    }
+
+    /// Finds the images of switches, from those next to GPUs on; equal ones in the order of their numbers.
+    fn follow(&self, to: &mut [usize]) -> Option<()> {
+        let mut taken = vec![false; to.len()];
+        for &image in to.iter() {
+            if let Some(taken) = taken.get_mut(image) {
+                *taken = true;
+            }
+        }
+        loop {
+            let same: Vec<Option<usize>> = (0..to.len()).map(|v| taken[v].then_some(v)).collect();
+            let images: Vec<Option<usize>> =
+                to.iter().map(|&image| (image < taken.len()).then_some(image)).collect();
+            let mut places: HashMap<Signature, Vec<usize>> = HashMap::new();
+            for v in (0..to.len()).rev().filter(|&v| !taken[v]) {
+                places.entry(self.signature(v, &same)).or_default().push(v);
+            }
+            let mut changed = false;
+            for v in (0..to.len()).filter(|&v| images[v].is_none()) {
+                let signature = self.signature(v, &images);
+                if !signature.is_empty() {
+                    let place = places.get_mut(&signature)?.pop()?;
+                    (to[v], taken[place], changed) = (place, true, true);
+                }
+            }
+            if !changed {
+                return to.iter().all(|&image| image < taken.len()).then_some(());
+            }
+        }
+    }
+
+    fn signature(&self, v: usize, images: &[Option<usize>]) -> Signature {
+        let arcs = &self.net.arcs;
+        let out =
+            self.out[v].iter().filter_map(|&arc| Some((images[arcs[arc].to]?, arcs[arc].cap, 0)));
+        let into = self.into[v]
+            .iter()
+            .filter_map(|&arc| Some((images[arcs[arc].from]?, 0, arcs[arc].cap)));
+        let mut signature: Signature = out.chain(into).collect();
+        signature.sort_unstable();
+        signature
+    }
+}
+
+/// Arcs that motions move onto each other.
+pub(super) struct Orbits {
+    /// By arc the first arc of its orbit.
+    pub(super) of: Vec<usize>,
+    /// By the first arc, how many arcs are in its orbit.
+    pub(super) size: Vec<usize>,
+}
+
+impl Orbits {
+    pub(super) fn new(net: &Net, motions: &[Motion]) -> Orbits {
+        let mut group: Vec<usize> = (0..net.arcs.len()).collect();
+        for motion in motions {
+            for (number, arc) in net.arcs.iter().enumerate() {
+                let moved = net.arc(motion.to[arc.from], motion.to[arc.to]);
+                let moved = moved.expect("motions keep links");
+                let (a, b) = (top(&mut group, number), top(&mut group, moved));
+                group[a.max(b)] = a.min(b);
+            }
+        }
+        let of: Vec<usize> = (0..group.len()).map(|arc| top(&mut group, arc)).collect();
+        let mut size = vec![0; of.len()];
+        of.iter().for_each(|&first| size[first] += 1);
+        Orbits { of, size }
+    }
+}
+
+fn top(group: &mut [usize], mut v: usize) -> usize {
+    while group[v] != v {
+        group[v] = group[group[v]];
+        v = group[v];
+    }
+    v
+}
