@@ -136,8 +136,10 @@ pub(crate) fn pack_groups(
         Ok(Group { name, gpus, collective, bytes })
     };
     let groups = groups.into_iter().map(group).collect::<PyResult<Vec<Group>>>()?;
-    let budget = Budget::standard(all.len());
-    let plan = py.detach(|| netsum_plan::pack::pack_groups(&graph, &groups, &budget));
+    let plan = py.detach(|| {
+        let budget = Budget::standard(all.len());
+        netsum_plan::pack::pack_groups(&graph, &groups, &budget)
+    });
     Ok(json(&plan.map_err(value)?))
 }
 
@@ -154,7 +156,7 @@ pub(crate) fn verify_proven(
         serde_json::from_str(text).map_err(|error| value(format!("not a plan: {error}")))?;
     let graph = graph_of(graph)?;
     let format = raw.get("format").and_then(|format| format.as_str()).unwrap_or_default();
-    let (rate, bound) = match format {
+    let (rate, bound) = match format.to_owned().as_str() {
         ORBIT_PLAN_FORMAT => {
             let plan: OrbitPlan = serde_json::from_value(raw).map_err(value)?;
             (plan.rate_bps, py.detach(|| verify_orbits(&graph, &plan)).map_err(value)?)
