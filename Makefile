@@ -89,7 +89,7 @@ check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, 
 	$(BIN)/mypy --strict python/netsum $(wildcard examples)
 	$(BIN)/pytest --noconftest python/tests/test_docs.py
 
-planted: ## 56 faults in wire and proto, one at a time, that the tests must find; half an hour; PLANTED=name for one
+planted: ## 57 faults in wire and proto, one at a time, that the tests must find; half an hour; PLANTED=name for one
 	$(PYTHON) tests/planted/run.py $(PLANTED)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/simulator.py)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/system.py)
@@ -116,8 +116,14 @@ fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS ea
 		echo "$$target: $$(grep '^Done' out/fuzz/$$target.log), $$(ls fuzz/corpus/$$target | wc -l) inputs kept"; \
 	done
 
-bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=tags: message authentication codes, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=threads: a switch with two threads beside one, NAME=fairness: an overloaded switch with 64 tenants, NAME=collectives: a switch's reduce-scatters and all-gathers, NAME=scale: one controller with 1,000 switches and 10,000 workers (root), NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest
+bench: ## the switch beside a bare forwarder of the same packets; NAME=sim: the simulator, NAME=numbers: quantising, NAME=tags: message authentication codes, NAME=plan: the planner, circuit switches too, NAME=slots: atp's switch, NAME=xdp: the in-kernel one, NAME=threads: a switch with two threads beside one, NAME=fairness: an overloaded switch with 64 tenants, NAME=collectives: a switch's reduce-scatters and all-gathers, NAME=scale: one controller with 1,000 switches and 10,000 workers (root), NAME=ucx: messages over UCX beside ucx_perftest, NAME=host_allreduce: one host's ranks beside Gloo, Open MPI, MPICH, NAME=host_messages: their messages beside Open MPI and ucx_perftest, NAME=collnet: NCCL's plug-in beside netsum's own collectives over shaped links (root)
+ifeq ($(NAME),collnet)
+bench: build $(STAMPS)/torch
+	cargo build --release --quiet --workspace $(FEATURES) --lib
+	$(BIN)/pytest tests/fabric/test_collnet.py -m figures -rs -s --timeout 1800
+else
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
+endif
 
 fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \

@@ -112,6 +112,13 @@ impl Ledger {
         true
     }
 
+    /// All operations below this have ended.
+    pub(crate) fn ended(&self) -> u64 {
+        let state = self.state.lock();
+        let live = state.entries.iter().position(|entry| entry.stage == Stage::Live);
+        live.map_or(state.next(), |place| state.first + place as u64)
+    }
+
     /// Operations in progress, in order.
     pub(crate) fn live(&self) -> Vec<u64> {
         let state = self.state.lock();
@@ -247,7 +254,9 @@ mod tests {
         assert!(ledger.on_peer_call(sequence, 2, "alltoall".into()));
         let error = ledger.mismatch(sequence, 0).unwrap().to_string();
         assert_eq!(error, "rank 2 called alltoall, rank 0 called barrier (operation #0)");
+        assert_eq!(ledger.ended(), 0);
         ledger.retire(sequence);
+        assert_eq!(ledger.ended(), 1);
         assert_eq!(ledger.judge(sequence, fingerprint), Verdict::Stale);
         assert!(ledger.mismatch(sequence, 0).is_some(), "the call is still kept");
         for next in 1..=PAST_MAX as u64 + 1 {

@@ -23,6 +23,8 @@ pub(crate) enum MessageKind {
     Question = 7,
     /// The answer, as JSON; part: the number of the question.
     Answer = 8,
+    /// A message of a rank that leaves, or an answer to one ([`netsum_proto::departure`]).
+    Departure = 9,
     /// A hash of a result, 8 bytes, big-endian; part: the operation's sequence number.
     Digest = 6,
 }
@@ -37,6 +39,7 @@ impl MessageKind {
             MessageKind::Digest,
             MessageKind::Question,
             MessageKind::Answer,
+            MessageKind::Departure,
         ];
         all.into_iter().find(|&kind| kind as u64 == tag)
     }

@@ -186,16 +186,12 @@ impl Communicator {
         Some(request)
     }
 
-    /// Leaves the group, once all ranks do so or [`LINGER`] has passed. Operations that still run fail, here and at the
+    /// Leaves the group, once no other rank needs this one for a sum. Operations that still run fail, here and at the
     /// other ranks; none uses NCCL's memory when this returns. Returns the requests that NCCL has not seen done.
     pub(crate) fn close(&self) -> Vec<Arc<Request>> {
         let running = std::mem::take(&mut *self.running.lock());
         if running.iter().any(|request| !request.work.is_done()) {
             self.group.abort("NCCL closed a communicator with operations that were not done");
-        } else {
-            // Another rank may lack a sum that this one has: if a switch dies now, it gets it from here. NCCL's ranks
-            // close without waiting for each other. That the others are late, or gone, is no failure of this rank.
-            let _ = self.group.barrier(self.timeout).wait(Some(LINGER));
         }
         self.group.close();
         for request in &running {
@@ -227,8 +223,6 @@ impl Request {
     }
 }
 
-/// Several times what it takes to notice that a switch is silent, and to go on without it.
-const LINGER: Duration = Duration::from_secs(10);
 /// `NCCL_NET_MAX_REQUESTS`.
 const REQUESTS_MAX: usize = 32;
 

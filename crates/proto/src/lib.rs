@@ -11,6 +11,7 @@ mod aggregator;
 pub mod atp;
 mod children;
 pub mod congestion;
+pub mod departure;
 mod drops;
 mod epoch;
 mod flight;

@@ -1,11 +1,15 @@
-//! Sums that cannot end because a rank has left without taking part: programs whose ranks make different numbers of
-//! steps.
+//! Ranks that leave: without results that others still lack, and sums that cannot end because a rank has left without
+//! taking part, in programs whose ranks make different numbers of steps.
 
 use std::time::{Duration, Instant};
 
-use super::State;
+use crossbeam_channel::Sender;
+use netsum_wire::Rank;
+
 use super::job::JobState;
+use super::{LINGER, State};
 use crate::Error;
+use crate::messages::MessageKind;
 
 /// The oldest sum on the trees while a rank has left: since when nothing of any sum has arrived.
 pub(super) struct Stalled {
@@ -15,6 +19,37 @@ pub(super) struct Stalled {
 }
 
 impl State {
+    /// This rank wants to leave; `reply` is told when it may. Only switches lose results, so that a rank without them
+    /// is not needed by others.
+    pub(super) fn leave(&mut self, reply: Sender<()>) {
+        let failed = self.core.failure().is_some();
+        if self.driver.is_none() || failed || !self.core.ledger.live().is_empty() {
+            // The thread that asked may have timed out.
+            let _ = reply.send(());
+            return;
+        }
+        self.departure.handle_ended(self.core.ledger.ended());
+        self.departure.leave(self.time_of(Instant::now() + LINGER));
+        self.leaving = Some(reply);
+    }
+
+    /// Tells ranks that leave that this one has their last sums, and the thread that closes this group that it may.
+    pub(super) fn depart(&mut self) {
+        if !self.departure.is_under_way() {
+            return;
+        }
+        for rank in (0..self.core.size).filter(|&rank| self.core.mesh.has_left(rank)) {
+            self.departure.handle_gone(Rank(rank));
+        }
+        self.departure.handle_ended(self.core.ledger.ended());
+        while let Some(transmit) = self.departure.poll_transmit() {
+            self.core.send(transmit.to.0, MessageKind::Departure, 0, transmit.bytes);
+        }
+        if self.core.failure().is_some() || self.departure.may_leave(self.now()) {
+            self.leaving.take().into_iter().for_each(|reply| _ = reply.send(()));
+        }
+    }
+
     /// Fails the group if switches wait for a rank that has left. A rank leaves once its own operations are done, so a
     /// sum to which it has contributed needs nothing but results, which switches retain.
     pub(super) fn watch_departures(&mut self, now: Instant) {

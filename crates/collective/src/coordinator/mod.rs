@@ -26,6 +26,7 @@ use netsum_control::{ControllerPlan, pb};
 use netsum_lease::RankKeys;
 use netsum_net::mesh::{Channel, Key, MeshError};
 use netsum_net::worker::{self, WorkerDriver};
+use netsum_proto::departure::Departure;
 use netsum_proto::handover::{Handover, Mode, Settings};
 use netsum_wire::Rank;
 use parking_lot::Mutex;
@@ -60,6 +61,8 @@ pub(crate) enum Event {
     Fail(Error),
     /// A thread waits until all earlier events are handled.
     Settle(Sender<()>),
+    /// A thread waits until this rank may leave the group.
+    Leave(Sender<()>),
     /// The thread must end.
     Close,
 }
@@ -145,6 +148,8 @@ impl Coordinator {
             plan_works: false,
             disputes: Disputes::default(),
             stalled: None,
+            departure: Departure::new(Rank(settings.rank.0), settings.size),
+            leaving: None,
         };
         let driver = state.driver.clone();
         let state = Arc::new(Mutex::new(state));
@@ -189,6 +194,15 @@ impl Coordinator {
     pub(crate) fn send(&self, event: Event) {
         // A thread that has ended has failed all its operations; the caller finds the group's failure.
         let _ = self.events.send(event);
+    }
+
+    /// Waits until no other rank needs this one for a sum; at once if operations are in progress here, which closing
+    /// the group ends.
+    pub(crate) fn wait_to_leave(&self) {
+        let (reply, may_leave) = bounded(1);
+        self.send(Event::Leave(reply));
+        // Without the thread there is nobody who could help the others.
+        let _ = may_leave.recv_timeout(2 * LINGER);
     }
 
     /// Ends the thread, and leaves the job.
@@ -260,6 +274,9 @@ struct State {
     plan_works: bool,
     disputes: Disputes,
     stalled: Option<Stalled>,
+    departure: Departure,
+    /// Who waits until this rank may leave.
+    leaving: Option<Sender<()>>,
 }
 
 impl State {
@@ -342,6 +359,7 @@ impl State {
                 // The thread that asked may have timed out.
                 let _ = reply.send(());
             }
+            Event::Leave(reply) => self.leave(reply),
             Event::Close => {}
         }
     }
@@ -377,6 +395,11 @@ impl State {
             Some(MessageKind::Digest) => {
                 if let Ok(digest) = bytes.try_into().map(u64::from_be_bytes) {
                     self.core.take_digest(key.part, from, digest);
+                }
+            }
+            Some(MessageKind::Departure) => {
+                if let Err(error) = self.departure.handle_message(Rank(from), &bytes) {
+                    tracing::warn!(from, %error, "refused");
                 }
             }
             // The mesh handler forwards these to the session and to the responder.
@@ -431,6 +454,7 @@ impl State {
         self.watch_disputes(now);
         self.watch_calls();
         self.watch_departures(now);
+        self.depart();
         self.watch_deadlines(now);
         if self.core.failure().is_none() {
             self.machine.handle_timeout(self.now());
@@ -508,5 +532,7 @@ const TICK: Duration = Duration::from_millis(50);
 const BEAT: Duration = Duration::from_secs(1);
 /// A hand-over between working ranks takes milliseconds; operations that wait for one have deadlines of their own.
 const HANDOVER_PATIENCE: Duration = Duration::from_secs(600);
+/// Several times what it takes to notice that a switch is silent, and to go on without it.
+const LINGER: Duration = Duration::from_secs(10);
 /// Maximum length of a call's description: usually some hundred bytes, more only with many sizes.
 const CALL_MAX: usize = 4096;

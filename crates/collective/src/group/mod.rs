@@ -163,14 +163,16 @@ impl Group {
         }
     }
 
-    /// Leaves the group. Operations in progress fail; messages that were sent arrive. Has no effect in a forked
-    /// process: the group belongs to its parent.
+    /// Leaves the group. Operations in progress fail; messages that were sent arrive. If none is in progress, and
+    /// switches add, this rank stays until all others have the sums that it has, at most ten seconds: if a switch dies
+    /// now, they get them from here. Has no effect in a forked process: the group belongs to its parent.
     pub fn close(&self) {
         if !self.maker.is_this() {
             return;
         }
         self.opened.lock().take();
         let Some(connected) = self.connected.swap(None) else { return };
+        connected.coordinator.wait_to_leave();
         connected.core.fail(Error::Closed(self.config.name.clone()));
         connected.coordinator.close();
         connected.queue.close();

@@ -1,6 +1,7 @@
 //! Sums on trees through real switches and a real controller, and their failures.
 
 mod all_collectives;
+mod leaving;
 #[path = "../support/mod.rs"]
 mod support;
 mod world;

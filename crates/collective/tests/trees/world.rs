@@ -104,6 +104,14 @@ impl World {
         self.switches[index] = Some(Switch { stop, thread });
     }
 
+    /// Address of a rank's host.
+    pub fn host(&self, rank: u32) -> std::net::Ipv4Addr {
+        let std::net::IpAddr::V4(address) = self.fabric.hosts[rank as usize].address else {
+            unreachable!("the fabric has addresses of IPv4")
+        };
+        address
+    }
+
     pub fn kill(&mut self, name: &str) {
         let index = self.index(name);
         let switch = self.switches[index].take().unwrap();

@@ -1,19 +1,54 @@
 //! The library as NCCL sees it: a symbol per interface and version, and one set of functions over all of them.
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_ulong, c_void};
 use std::path::PathBuf;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 
 use nccl_net_netsum::interface::*;
 
-/// Lines of the plug-in in NCCL's log.
-static LOG: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// The last lines of the plug-in in NCCL's log.
+static LOG: Mutex<VecDeque<String>> = Mutex::new(VecDeque::new());
+const LINES: usize = 200;
+/// Operations in switches and by hosts of all communicators that were closed.
+static OPERATIONS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 
-/// The lines so far.
+/// The last lines.
 pub fn log() -> Vec<String> {
-    LOG.lock().unwrap().clone()
+    LOG.lock().unwrap().iter().cloned().collect()
+}
+
+/// Operations in switches and by hosts so far, as the log says.
+pub fn operations() -> (u64, u64) {
+    let [in_switches, by_hosts] = &OPERATIONS;
+    (in_switches.load(Ordering::Relaxed), by_hosts.load(Ordering::Relaxed))
+}
+
+/// Bytes of the heap that are in use; 0 under a sanitizer, which has its own.
+pub fn heap() -> usize {
+    /// `struct mallinfo2` of glibc.
+    #[repr(C)]
+    struct Numbers {
+        arena: usize,
+        free_chunks: usize,
+        fast_chunks: usize,
+        mapped_chunks: usize,
+        mapped: usize,
+        _unused: usize,
+        fast: usize,
+        used: usize,
+        free: usize,
+        top: usize,
+    }
+    unsafe extern "C" {
+        fn mallinfo2() -> Numbers;
+    }
+    // SAFETY: it takes nothing, and returns numbers.
+    let numbers = unsafe { mallinfo2() };
+    numbers.used + numbers.mapped
 }
 
 /// NCCL's logger takes any number of arguments. The plug-in passes one, which arrives like a declared one.
@@ -28,7 +63,19 @@ unsafe extern "C" fn take(
     // SAFETY: the plug-in passes C strings.
     let (format, words) = unsafe { (CStr::from_ptr(format), CStr::from_ptr(words)) };
     assert_eq!(format, c"%s");
-    LOG.lock().unwrap().push(words.to_str().unwrap().to_owned());
+    let words = words.to_str().unwrap();
+    if let Some((before, hosts)) = words.split_once(" operations in switches, ") {
+        let network = before.rsplit(' ').next();
+        let hosts = hosts.strip_suffix(" by hosts");
+        for (sum, number) in OPERATIONS.iter().zip([network, hosts]) {
+            sum.fetch_add(number.unwrap().parse().unwrap(), Ordering::Relaxed);
+        }
+    }
+    let mut log = LOG.lock().unwrap();
+    if log.len() == LINES {
+        log.pop_front();
+    }
+    log.push_back(words.to_owned());
 }
 
 fn logger() -> Option<Logger> {

@@ -27,3 +27,11 @@ impl Random {
         all[self.below(all.len())]
     }
 }
+
+/// Bits without a pattern from consecutive numbers (splitmix64).
+pub fn mixed(number: u64) -> u64 {
+    let bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ bits >> 31
+}

@@ -3,11 +3,14 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::api::{self, CollNet, Net, Window, log};
 use crate::bootstrap::{HANDLE, exchange, tell_progress};
-use crate::oracle::{self, MAX, SUM};
+use crate::counts::Counts;
+use crate::held::Held;
+use crate::oracle::{self, MAX, SUM, Values};
 use crate::random::Random;
 use crate::schedule::{Communicator, Kind, Operation, Plan};
 
@@ -16,6 +19,7 @@ pub struct Rank {
     meeting: PathBuf,
     collnet: CollNet,
     net: Net,
+    counts: Counts,
 }
 
 /// An operation that was started, and what must come out.
@@ -41,6 +45,7 @@ const HOST_MEMORY: i32 = 1;
 const CUDA_MEMORY: i32 = 2;
 const INVALID_ARGUMENT: i32 = 4;
 const REMOTE_ERROR: i32 = 6;
+const BYTE: i32 = 1;
 const FLOAT: i32 = 7;
 
 fn guarded(bytes: &[u8]) -> Vec<u8> {
@@ -59,34 +64,49 @@ fn check_guards(memory: &[u8], what: &str) {
 impl Rank {
     pub fn new(rank: usize, meeting: String, version: u32) -> Rank {
         let (collnet, net) = api::load(version);
-        Rank { rank, meeting: meeting.into(), collnet, net }
+        Rank { rank, meeting: meeting.into(), collnet, net, counts: Counts::default() }
     }
 
-    /// Runs schedules; sums must have gone through switches, and nothing may be left of a communicator.
-    pub fn run(&self, first: u64, count: u64) {
-        let mut after_one = None;
-        for number in first..first + count {
-            let plan = Plan::draw(number, |datatype, op| self.collnet.supports(datatype, op));
-            std::thread::scope(|scope| {
-                for communicator in &plan.communicators {
-                    if communicator.members.contains(&self.rank) {
-                        scope.spawn(move || self.proxy(number, communicator));
-                    }
-                }
-            });
-            tell_progress(&self.meeting);
-            let is_member = plan.communicators.iter().any(|each| each.members.contains(&self.rank));
-            if is_member && after_one.is_none() {
-                // What a process has from its first communicator on is there now.
-                after_one = Some(Held::at_rest());
-            }
+    /// Runs schedules, so many at once; sums must have gone through switches, and nothing may be left of a
+    /// communicator.
+    pub fn run(&self, first: u64, count: u64, at_once: u64) {
+        // The first ones run alone: what a process has from its first communicator on is there then.
+        let (mut number, end) = (first, first + count);
+        while number < end && self.counts.communicators() == 0 {
+            self.schedule(number);
+            number += 1;
         }
-        after_one.into_iter().for_each(Held::come_back_to);
-        let log = log();
-        let in_switches = |line: &&String| {
-            line.contains(" operations in switches") && !line.contains(": 0 operations in switches")
-        };
-        assert!(log.iter().any(|line| in_switches(&line)), "no switch has added: {log:?}");
+        let before = Held::at_rest();
+        // All ranks take the schedules in the same order, so that one whose ranks have all begun it can end.
+        let next = AtomicU64::new(number);
+        std::thread::scope(|scope| {
+            for _ in 0..at_once {
+                scope.spawn(|| {
+                    while let number = next.fetch_add(1, Ordering::Relaxed)
+                        && number < end
+                    {
+                        self.schedule(number);
+                    }
+                });
+            }
+        });
+        let after = before.come_back();
+        let (in_switches, by_hosts) = api::operations();
+        assert!(in_switches > 0, "no switch has added: {:?}", log());
+        let heap = after.heap.saturating_sub(before.heap);
+        self.counts.write(&self.meeting, self.rank, [in_switches, by_hosts, heap as u64]);
+    }
+
+    fn schedule(&self, number: u64) {
+        let plan = Plan::draw(number, |datatype, op| self.collnet.supports(datatype, op));
+        std::thread::scope(|scope| {
+            for communicator in &plan.communicators {
+                if communicator.members.contains(&self.rank) {
+                    scope.spawn(move || self.proxy(number, communicator));
+                }
+            }
+        });
+        tell_progress(&self.meeting);
     }
 
     fn join(&self, id: u64, members: &[usize]) -> (usize, usize) {
@@ -142,6 +162,7 @@ impl Rank {
                 std::thread::yield_now();
             }
         }
+        self.counts.communicator(plan, running.len());
         messages.run(&mut delays, &what);
         // What NCCL has not seen done when it closes a communicator fails, and does not use the memory any more.
         self.collnet.close(communicator).unwrap();
@@ -161,30 +182,43 @@ impl Rank {
     ) -> Running {
         let Operation { kind, in_place, datatype, op, count, wild, seed, .. } = operation;
         let element = oracle::size(datatype);
-        let (each, values) =
-            (operation.bytes(), |count, rank| oracle::values(datatype, count, wild, seed, rank));
-        let begin = operation.window.0 * element;
-        let end = begin + operation.window.1 * element;
-        // This rank's part of the window.
-        let mine = (index * each).clamp(begin, end)..((index + 1) * each).clamp(begin, end);
-        let (send, expected, receive_bytes) = match kind {
+        let values = Values { datatype, wild, seed };
+        let each = operation.bytes();
+        let (first, elements) = operation.window;
+        let window = first..first + elements;
+        let (begin, end) = (window.start * element, window.end * element);
+        // Elements of the window that are a rank's.
+        let part = |rank: usize| {
+            let (first, last) = (rank * count, (rank + 1) * count);
+            first.clamp(window.start, window.end)..last.clamp(window.start, window.end)
+        };
+        let mine = part(index);
+        let all = |range: std::ops::Range<usize>| -> Vec<Vec<u8>> {
+            (0..ranks).map(|rank| values.of(rank, range.clone())).collect()
+        };
+        let (send, expected) = match kind {
             Kind::Allreduce => {
-                let all: Vec<Vec<u8>> = (0..ranks).map(|rank| values(count, rank)).collect();
-                (all[index].clone(), oracle::combined(datatype, op, &all), each)
+                let mut all = all(0..count);
+                let expected = oracle::combined(datatype, op, &all);
+                (all.swap_remove(index), expected)
             }
             Kind::Allgather => {
-                let all: Vec<u8> = (0..ranks).flat_map(|rank| values(count, rank)).collect();
-                (all[mine.clone()].to_vec(), all[begin..end].to_vec(), end - begin)
+                let parts = (0..ranks).map(|rank| {
+                    let part = part(rank);
+                    values.of(rank, part.start - rank * count..part.end - rank * count)
+                });
+                let parts: Vec<Vec<u8>> = parts.collect();
+                let expected = parts.concat();
+                (parts[index].clone(), expected)
             }
             Kind::ReduceScatter => {
-                let all: Vec<Vec<u8>> =
-                    (0..ranks).map(|rank| values(count * ranks, rank)).collect();
-                let sums = oracle::combined(datatype, op, &all);
-                (all[index][begin..end].to_vec(), sums[mine.clone()].to_vec(), mine.len())
+                let sums = oracle::combined(datatype, op, &all(mine.clone()));
+                (values.of(index, window.clone()), sums)
             }
         };
+        let receive_bytes = expected.len();
         // In place, a rank's part is where NCCL has it: at its place in the window.
-        let shift = mine.start - begin;
+        let shift = (mine.start - window.start) * element;
         let (first, result) = match (in_place, kind) {
             (false, _) => (vec![0x33; receive_bytes], 0..receive_bytes),
             (true, Kind::Allreduce) => (send.clone(), 0..receive_bytes),
@@ -226,6 +260,7 @@ impl Rank {
     }
 
     fn check(&self, communicator: usize, ended: Running, bytes: usize, what: &str) {
+        self.counts.operation();
         let Running { operation, expected, mut memory, result, .. } = ended;
         let what = format!("{what}: {operation:?}");
         check_guards(&memory.receive, &what);
@@ -275,25 +310,6 @@ impl Rank {
         let words = format!(": {network} operations in switches, {hosts} by hosts");
         let log = log();
         assert!(log.iter().any(|line| line.ends_with(&words)), "{words}: {log:?}");
-    }
-
-    /// Who has all its sums does not leave before the others have theirs.
-    pub fn leaves_last(&self) {
-        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
-        let (datatype, op, window) = (FLOAT, SUM, (0, 0));
-        let (kind, in_place, count) = (Kind::Allreduce, false, 50_000);
-        let operation =
-            Operation { kind, in_place, datatype, op, count, window, wild: true, seed: 1 };
-        let started = self.start(communicator, operation, index, 4);
-        let bytes = self.wait(started.request).unwrap();
-        self.check(communicator, started, bytes, "before closing");
-        let file = self.meeting.with_file_name("closes");
-        if self.rank == 0 {
-            std::thread::sleep(Duration::from_millis(500));
-            std::fs::write(&file, "").unwrap();
-        }
-        self.collnet.close(communicator).unwrap();
-        assert!(file.exists(), "rank {} has left before rank 0", self.rank);
     }
 
     /// Rank 3 ends in the middle of a communicator: the others are told, and can close it.
@@ -416,49 +432,6 @@ impl Rank {
     }
 }
 
-/// What this process holds of the system.
-#[derive(Clone, Copy, Debug, PartialEq)]
-struct Held {
-    files: usize,
-    threads: usize,
-}
-
-impl Held {
-    fn now() -> Held {
-        let entries = |folder| std::fs::read_dir(folder).unwrap().count();
-        Held { files: entries("/proc/self/fd"), threads: entries("/proc/self/task") }
-    }
-
-    /// What is held when it has not changed for a while: threads of a closed communicator take some time to end.
-    fn at_rest() -> Held {
-        let (mut held, mut since) = (Held::now(), Instant::now());
-        while since.elapsed() < REST {
-            std::thread::sleep(Duration::from_millis(20));
-            let now = Held::now();
-            if now != held {
-                (held, since) = (now, Instant::now());
-            }
-        }
-        held
-    }
-
-    /// Waits until no more is held than once.
-    fn come_back_to(once: Held) {
-        let since = Instant::now();
-        loop {
-            let now = Held::now();
-            if now.files <= once.files && now.threads <= once.threads {
-                return;
-            }
-            assert!(since.elapsed() < PATIENCE, "{once:?} after one schedule, {now:?} after all");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-}
-
-const REST: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// Messages from each member to the next, over the other interface of the plug-in.
 struct Messages<'a> {
     net: Net,
@@ -495,7 +468,7 @@ impl<'a> Messages<'a> {
         let before = (index + size - 1) % size;
         let text = |from: usize, at: usize| {
             let seed = plan.id << 8 | at as u64;
-            oracle::values(1, plan.messages[at], false, seed, from)
+            Values { datatype: BYTE, wild: false, seed }.of(from, 0..plan.messages[at])
         };
         let count = plan.messages.len();
         let mut sent: Vec<Vec<u8>> = (0..count).map(|at| text(index, at)).collect();
@@ -519,6 +492,9 @@ impl<'a> Messages<'a> {
             if let Some(bytes) = tested {
                 assert_eq!(bytes, plan.messages[at], "{what}");
                 requests.remove(place);
+            } else if delays.one_in(8) {
+                // The others' sums may take longer.
+                std::thread::sleep(Duration::from_micros(delays.bits() % 500));
             } else {
                 std::thread::yield_now();
             }

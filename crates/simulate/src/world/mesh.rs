@@ -13,7 +13,9 @@ pub(super) enum Message {
     Handover(Vec<u8>),
     /// A rank's elements of an operation on the host path.
     Elements { operation: u64, ranges: Vec<Range<u64>>, bytes: Vec<u8> },
-    /// The rank has completed all its operations.
+    /// A message of the machine by which ranks leave.
+    Departure(Vec<u8>),
+    /// The rank leaves: that its connection ends is no loss.
     Bye,
     /// The connection is closed.
     Closed,

@@ -115,9 +115,9 @@ enum Timer {
     Group,
     /// The application starts an operation.
     Application,
-    /// The process exits.
-    /// Peers that have not answered a goodbye are no longer waited for.
+    /// Ranks that may lack a sum are no longer waited for.
     Goodbye,
+    /// The process exits.
     Exit,
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use netsum_control::pb::worker_event::Event as FromController;
 use netsum_control::{ControllerPlan, epoch, pb};
 use netsum_lease::{JobPlan, RankKeys, worker_config, worker_secrets};
+use netsum_proto::departure::Departure;
 use netsum_proto::handover::{
     Action, Frozen, Handover, Mode, Path, PendingOperation as Begun, Resume, Settings,
 };
@@ -48,6 +49,7 @@ pub(super) struct RankProcess {
     /// Whether the limit of concurrent operations delayed the next one.
     blocked: bool,
     byes: BTreeSet<Place>,
+    departure: Departure,
     leaving: bool,
     known_epoch: u32,
     /// The last plan received from the controller, without its trees and keys.
@@ -108,6 +110,7 @@ impl RankProcess {
             next: 0,
             blocked: false,
             byes: BTreeSet::new(),
+            departure: Departure::new(Rank(rank), size),
             leaving: false,
             known_epoch: 0,
             known_plan: None,
@@ -327,9 +330,20 @@ impl World {
             Message::Elements { operation, ranges, bytes } => {
                 self.elements_arrive(from, place, operation, ranges, bytes);
             }
+            Message::Departure(bytes) => {
+                let peer = Rank(self.rank(from).rank);
+                if self.rank(place).departure.handle_message(peer, &bytes).is_err() {
+                    let what = format!("a message of {} about leaving", self.processes[from].name);
+                    self.violation(Class::Correctness, "ranks send valid messages", what);
+                }
+                self.depart(place);
+            }
             Message::Bye => {
-                self.rank(place).byes.insert(from);
-                self.leave_if_done(place);
+                let peer = Rank(self.rank(from).rank);
+                let rank = self.rank(place);
+                rank.byes.insert(from);
+                rank.departure.handle_gone(peer);
+                self.depart(place);
             }
             Message::Closed if self.rank(place).byes.contains(&from) => {}
             Message::Closed => {
@@ -644,6 +658,7 @@ impl World {
         } else {
             self.leave_if_done(place);
         }
+        self.depart(place);
     }
 
     /// Drops operations that all ranks have completed.
@@ -656,7 +671,7 @@ impl World {
         self.jobs[number].oracle.forget_below(oldest);
     }
 
-    /// Sends `Bye` after the last operation, and leaves when all ranks have sent it.
+    /// Wants to leave after the last operation.
     pub(super) fn leave_if_done(&mut self, place: Place) {
         let rank = &self.ranks[place - self.first_rank];
         let last = self.jobs[rank.job].last;
@@ -665,19 +680,36 @@ impl World {
             return;
         }
         if !std::mem::replace(&mut self.rank(place).leaving, true) {
-            for peer in self.peers(place) {
-                self.mesh_send(place, peer, Message::Bye);
-            }
-            self.after(place, GOODBYE_PATIENCE, Timer::Goodbye);
+            let deadline = self.local(place).after(LINGER);
+            let rank = self.rank(place);
+            rank.departure.handle_ended(rank.next);
+            rank.departure.leave(deadline);
+            self.after(place, LINGER, Timer::Goodbye);
         }
-        let job = self.rank(place).job;
-        let size = self.jobs[job].size as usize;
-        if self.rank(place).byes.len() + 1 >= size {
+        self.depart(place);
+    }
+
+    /// Tells ranks that leave that this one has their last sums, and leaves when no other rank needs this one.
+    fn depart(&mut self, place: Place) {
+        let now = self.local(place);
+        let rank = self.rank(place);
+        if rank.outcome.is_some() || !rank.departure.is_under_way() {
+            return;
+        }
+        let ended = rank.operations.keys().next().copied().unwrap_or(rank.next);
+        rank.departure.handle_ended(ended);
+        let job = rank.job;
+        let first = self.jobs[job].first;
+        while let Some(transmit) = self.rank(place).departure.poll_transmit() {
+            let to = first + transmit.to.0 as usize;
+            self.mesh_send(place, to, Message::Departure(transmit.bytes));
+        }
+        if self.rank(place).departure.may_leave(now) {
             self.complete(place);
         }
     }
 
-    /// The peers have had enough time to answer a goodbye.
+    /// The other ranks have had enough time.
     pub(super) fn goodbye_timeout(&mut self, place: Place) {
         if self.rank(place).outcome.is_none() {
             self.complete(place);
@@ -686,6 +718,9 @@ impl World {
 
     fn complete(&mut self, place: Place) {
         self.log(place, format_args!("has completed all operations"));
+        for peer in self.peers(place) {
+            self.mesh_send(place, peer, Message::Bye);
+        }
         self.rank(place).outcome = Some(Ok(()));
         self.report.completed += 1;
         self.rank(place).data.finish();
@@ -751,8 +786,8 @@ fn summary(progress: &netsum_proto::handover::Progress) -> String {
     progress.trees.iter().map(tree).collect::<Vec<_>>().join(", ")
 }
 
-/// As the group's: a peer that does not answer a goodbye is waited for this long.
-const GOODBYE_PATIENCE: Nanos = 3_000 * MS;
+/// As the group's: a rank that may lack a sum is waited for this long.
+const LINGER: Nanos = 10_000 * MS;
 /// Number of operations between two calls of `forget_operations`.
 const FORGET_EVERY: u64 = 16;
 const GROUP_TICK: Nanos = 50 * MS;
