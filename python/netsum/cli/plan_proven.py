@@ -17,6 +17,8 @@ Kinds = Annotated[str, typer.Option("--links", help="kinds to use, as nvlink,nic
 Format = Annotated[str | None, typer.Option("--format", help="as of `netsum plan pack`")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="write the plan, .json")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON")]
+RANKS_MAX = 1 << 16
+"""More than any fabric has."""
 
 
 def register(app: typer.Typer) -> None:
@@ -141,6 +143,8 @@ def _ranks(word: str, text: str) -> list[int]:
             numbers = range(int(first), int(last if dash else first) + 1, int(step or 1))
         except ValueError as error:
             raise PlanError(f"--group {word}: {part!r} is no list of ranks; write 0,1,4-7 or 0-12/4") from error
+        if len(found) + len(numbers) > RANKS_MAX:
+            raise PlanError(f"--group {word}: {text!r} is more than {RANKS_MAX:,} ranks")
         found.extend(numbers)
     if len(set(found)) != len(found) or len(found) < 2:
         raise PlanError(f"--group {word}: {text!r} must be two different ranks or more")
