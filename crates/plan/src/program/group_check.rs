@@ -172,11 +172,11 @@ impl Trees {
         for via in 0..n {
             for from in 0..n {
                 let Some(there) = far[from][via] else { continue };
-                for to in 0..n {
-                    if let Some(on) = far[via][to]
-                        && far[from][to].is_none_or(|known| there + on < known)
-                    {
-                        far[from][to] = Some(there + on);
+                let onward = far[via].clone();
+                for (known, on) in far[from].iter_mut().zip(onward) {
+                    let Some(length) = on.map(|on| there + on) else { continue };
+                    if known.is_none_or(|known| length < known) {
+                        *known = Some(length);
                     }
                 }
             }

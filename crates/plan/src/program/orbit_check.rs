@@ -142,7 +142,7 @@ fn returns(to: &[usize], order: usize) -> bool {
             length += 1;
             at = to[at];
         }
-        length == 0 || (order > 0 && order % length == 0)
+        length == 0 || (order > 0 && order.is_multiple_of(length))
     })
 }
 

@@ -39,7 +39,7 @@ impl Fabric<'_> {
             return Some(Vec::new());
         }
         let left = ranks / stride;
-        for order in (2..=left).rev().filter(|order| left % order == 0) {
+        for order in (2..=left).rev().filter(|order| left.is_multiple_of(*order)) {
             if dead[stride * order] {
                 continue;
             }
