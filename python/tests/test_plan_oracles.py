@@ -203,18 +203,18 @@ def rounds_by_flows(graph: nx.DiGraph, groups: list[Group]) -> float:
     rounds = programme.variables(["rounds"])["rounds"]
     used: dict[tuple, dict[int, float]] = {(a, b): {} for a, b in graph.edges}
     for group in groups:
-        ranks = group.ranks
+        ranks, size = group.ranks, group.bytes / 1000
         ways = {"broadcast": [False], "reduce": [True], "allgather": [False], "reduce-scatter": [True]}
         rates = programme.variables(ranks)
         if group.collective == "allreduce":
-            programme.equal.append(({**{rates[r]: 1 for r in ranks}, rounds: -group.bytes}, 0))
+            programme.equal.append(({**{rates[r]: 1 for r in ranks}, rounds: -size}, 0))
         elif group.collective in ("broadcast", "reduce"):
             for r in ranks:
-                part = group.bytes if r == ranks[group.root] else 0
+                part = size if r == ranks[group.root] else 0
                 programme.equal.append(({rates[r]: 1, rounds: -part}, 0))
         else:
             for r in ranks:
-                programme.equal.append(({rates[r]: 1, rounds: -group.bytes / len(ranks)}, 0))
+                programme.equal.append(({rates[r]: 1, rounds: -size / len(ranks)}, 0))
         for up in ways.get(group.collective, [False, True]):
             arcs = [(a, b) for a, b in graph.edges if a in ranks and b in ranks]
             part = programme.variables(arcs)
@@ -235,8 +235,9 @@ def rounds_by_flows(graph: nx.DiGraph, groups: list[Group]) -> float:
                             row[rates[r]] = row.get(rates[r], 0) - 1
                     programme.equal.append((row, 0))
     for a, b, capacity in graph.edges(data="capacity"):
-        programme.below.append((used[a, b], capacity * 1e9))
-    return programme.greatest(rounds)
+        programme.below.append((used[a, b], capacity))
+    # The solver calls numbers of 10¹⁰ beside 1 infeasible or unbounded: rounds of 1000 bytes, rates in GB/s.
+    return programme.greatest(rounds) * 1e9 / 1000
 
 
 @pytest.mark.parametrize("directed", [False, True])
