@@ -133,7 +133,7 @@ const STORE: &[c_long] = &[
 
 /// Requests of `ioctl`: what a terminal is asked, what waits in a socket, and modes of descriptors. Other requests could
 /// type into the terminal (`TIOCSTI`).
-const IOCTLS: &[u64] =
+const IOCTLS: &[libc::Ioctl] =
     &[libc::TCGETS, libc::TIOCGWINSZ, libc::TIOCOUTQ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX];
 
 /// Families of sockets: Unix, IPv4 and IPv6, and the tables of interfaces.
@@ -168,7 +168,9 @@ fn rules(daemon: Daemon) -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler:
         values.iter().map(|&value| argument(place, Eq, value)).collect::<Result<Vec<_>, _>>()
     };
     let numbers = |values: &[libc::c_int]| values.iter().map(|&v| v as u64).collect::<Vec<_>>();
-    rules.insert(libc::SYS_ioctl, of_arguments(1, IOCTLS)?);
+    #[allow(clippy::unnecessary_cast)] // Its width differs between C libraries.
+    let requests: Vec<u64> = IOCTLS.iter().map(|&request| request as u64).collect();
+    rules.insert(libc::SYS_ioctl, of_arguments(1, &requests)?);
     rules.insert(libc::SYS_prctl, of_arguments(0, &numbers(PRCTLS))?);
     rules.insert(libc::SYS_socket, of_arguments(0, &numbers(FAMILIES))?);
     rules.insert(libc::SYS_socketpair, of_arguments(0, &numbers(&[libc::AF_UNIX]))?);
