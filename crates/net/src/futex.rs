@@ -26,10 +26,8 @@ impl Futex for AtomicU32 {
 
 /// Sleeps while `word` is `seen`, at most for `patience`; may return early.
 fn wait(word: &AtomicU32, seen: u32, patience: Duration) {
-    let patience = libc::timespec {
-        tv_sec: patience.as_secs() as libc::time_t,
-        tv_nsec: patience.subsec_nanos().into(),
-    };
+    let patience =
+        libc::timespec { tv_sec: patience.as_secs() as _, tv_nsec: patience.subsec_nanos().into() };
     // SAFETY: the word is a live, aligned u32 and the timespec outlives the call; FUTEX_WAIT only reads both. Not
     // PRIVATE: the word is in memory shared between processes. The caller checks the word again after any outcome.
     unsafe {

@@ -116,7 +116,7 @@ impl RecvBatch {
                 socket.fd(),
                 self.headers.as_mut_ptr(),
                 self.wanted as libc::c_uint,
-                libc::MSG_DONTWAIT,
+                libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
             )
         };

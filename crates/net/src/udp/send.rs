@@ -335,12 +335,12 @@ impl Train {
     /// The control message with the segment size.
     fn control(&self) -> Control {
         let mut control = Control([0; 24]);
-        let header = libc::cmsghdr {
-            // SAFETY: computes a length.
-            cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
-            cmsg_level: libc::SOL_UDP,
-            cmsg_type: libc::UDP_SEGMENT,
-        };
+        // SAFETY: numbers, and with musl padding; zero is valid.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        // SAFETY: computes a length.
+        header.cmsg_len = unsafe { libc::CMSG_LEN(2) } as _;
+        header.cmsg_level = libc::SOL_UDP;
+        header.cmsg_type = libc::UDP_SEGMENT;
         let value = (self.segment as u16).to_ne_bytes();
         let data = size_of::<libc::cmsghdr>();
         control.0[data..data + 2].copy_from_slice(&value);
@@ -366,8 +366,9 @@ fn send_some(socket: &Socket, headers: &mut [libc::mmsghdr]) -> io::Result<usize
     let messages = headers.len().min(CALL_MESSAGES) as libc::c_uint;
     // SAFETY: `address_messages` made every header point at vectors, control and address that live, and are
     // not touched, until the flush ends; the vectors point at bytes that `flush` borrows.
-    let taken =
-        unsafe { libc::sendmmsg(socket.fd(), headers.as_mut_ptr(), messages, libc::MSG_DONTWAIT) };
+    let taken = unsafe {
+        libc::sendmmsg(socket.fd(), headers.as_mut_ptr(), messages, libc::MSG_DONTWAIT as _)
+    };
     usize::try_from(taken).map_err(|_| io::Error::last_os_error())
 }
 

@@ -195,7 +195,7 @@ impl Socket {
         let own_fd = if events == 0 { -1 } else { self.fd() };
         let mut fds = [entry(own_fd, events), entry(wake_fd, libc::POLLIN)];
         let timeout = libc::timespec {
-            tv_sec: timeout.as_secs().min(3600) as libc::time_t,
+            tv_sec: timeout.as_secs().min(3600) as _,
             tv_nsec: timeout.subsec_nanos().into(),
         };
         // SAFETY: two entries and a time that live through the call; the signal mask may be null.
