@@ -17,9 +17,9 @@ NEEDS = ("docker-registry", "skopeo")
 
 
 class Registry:
-    """Debian's docker-registry at an address, without TLS, as `environment` tells skopeo; a context manager."""
+    """Debian's docker-registry at an address, without TLS, as skopeo finds in the home folder; a context manager."""
 
-    def __init__(self, address: str, folder: pathlib.Path) -> None:
+    def __init__(self, address: str, folder: pathlib.Path, home: pathlib.Path) -> None:
         self.address, self.folder = address, folder
         self.images: dict[str, Image] = {}
         folder.mkdir()
@@ -27,8 +27,10 @@ class Registry:
             f"version: 0.1\nlog: {{level: error}}\nstorage: {{filesystem: {{rootdirectory: {folder}/blobs}}}}\n"
             f"http: {{addr: {address}}}\n"
         )
-        (folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
-        self.environment = {"CONTAINERS_REGISTRIES_CONF": str(folder / "registries.conf")}
+        settings = home / ".config" / "containers" / "registries.conf"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(f'[[registry]]\nlocation = "{address}"\ninsecure = true\n')
+        self.environment = {"HOME": str(home)}
 
     def __enter__(self) -> Registry:
         command = ["docker-registry", "serve", str(self.folder / "registry.yml")]

@@ -73,7 +73,7 @@ class Operator:
                     print(f"images do not go through a registry: {why_not}")
                 else:
                     address = f"127.{self.plane.network}.0.9:5000"
-                    self.registry = stack.enter_context(Registry(address, self.plane.folder / "registry"))
+                    self.registry = stack.enter_context(Registry(address, self.plane.folder / "registry", self.folder))
             shutil.copy(REPOSITORY / "examples" / "pytorch_ddp.py", self.folder)
             self.kubelet = stack.enter_context(Kubelet(self.plane, self.nodes, self._pull))
             self.stack = stack.pop_all()
@@ -115,7 +115,6 @@ class Operator:
             text = text.replace("registry.example/netsum", f"{self.registry.address}/netsum")
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("NETSUM_")},
-            **(self.registry.environment if self.registry else {}),
             **{"PATH": PATH, "KUBECONFIG": str(self.plane.kubeconfig), "HOME": str(self.folder)},
         }
         began = time.monotonic()
