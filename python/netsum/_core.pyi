@@ -445,7 +445,7 @@ def pack_front(graph: str, collective: str) -> str:
     """Pareto-optimal plans in rate, number of trees and height, `points`, and from which sizes on one is `fastest`."""
 
 def pack_orbits(graph: str, collective: str) -> str:
-    """The best trees that are alike for all ranks: JSON of a plan by motions."""
+    """The best trees that are alike for all ranks: JSON of a plan by automorphisms."""
 
 def pack_groups(graph: str, groups: Sequence[tuple[str, Sequence[int], str, int]]) -> str:
     """The best trees of several process groups together, JSON. groups: name, ranks, collective, bytes."""

@@ -182,12 +182,12 @@ def test_the_front_says_what_is_fastest_at_which_size():
 def test_a_regular_fabric_is_planned_for_one_rank(tmp_path):
     file = tmp_path / "plan.json"
     shown = plan("symmetric", "h100x16", "--collective", "allgather", "--out", str(file)).stdout
-    assert "which no plan exceeds" in shown and "8 × 16 motions" in shown, shown
+    assert "which no plan exceeds" in shown and "8 × 16 automorphisms" in shown, shown
     assert "no plan is faster" in plan("verify", str(file), "h100x16").stdout
     wrong = json.loads(file.read_text())
-    wrong["motions"][0]["to"][:2] = reversed(wrong["motions"][0]["to"][:2])
+    wrong["automorphisms"][0]["to"][:2] = reversed(wrong["automorphisms"][0]["to"][:2])
     file.write_text(json.dumps(wrong))
-    assert "motion" in plan("verify", str(file), "h100x16", code=1).stderr
+    assert "automorphism" in plan("verify", str(file), "h100x16", code=1).stderr
     assert "look alike" in plan("symmetric", "dgx1v", code=1).stderr
 
 

@@ -20,7 +20,7 @@ mod verify;
 
 pub use error::{PackError, PlanError, Violation};
 pub use group_plan::{GROUP_PLAN_FORMAT, GroupPlan, PlannedGroup};
-pub use orbit_plan::{Motion, ORBIT_PLAN_FORMAT, OrbitPlan};
+pub use orbit_plan::{Automorphism, ORBIT_PLAN_FORMAT, OrbitPlan};
 pub use picture::picture;
 pub use request::Request;
 pub use trees::aggregation_trees;

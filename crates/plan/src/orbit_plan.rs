@@ -1,4 +1,5 @@
-//! A tree plan in which what one rank does, all do, moved: some trees, and motions of the fabric that give the others.
+//! A tree plan in which what one rank does, all do, moved: some trees, and automorphisms of the fabric that give the
+//! others.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph, PlannedFlow, TREE_PLAN_FORMAT, TreePlan};
@@ -7,15 +8,15 @@ use serde::{Deserialize, Serialize};
 /// A permutation of all vertices that keeps every link and its rate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Motion {
+pub struct Automorphism {
     /// After so many times every vertex is back.
     pub order: usize,
     /// By vertex the one that takes its place.
     pub to: Vec<usize>,
 }
 
-/// Trees of the first rank, and motions whose combinations move that rank to every other one exactly once. Its JSON is
-/// described in `docs/tree-plan.md`.
+/// Trees of the first rank, and automorphisms whose combinations move that rank to every other one exactly once. Its
+/// JSON is described in `docs/tree-plan.md`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OrbitPlan {
@@ -31,8 +32,8 @@ pub struct OrbitPlan {
     pub gpus: Vec<usize>,
     /// algbw in bits per second: bytes of the whole buffer over time.
     pub rate_bps: Ratio,
-    /// Motions in any order: they commute. Their orders multiply to the number of ranks.
-    pub motions: Vec<Motion>,
+    /// Automorphisms in any order: they commute. Their orders multiply to the number of ranks.
+    pub automorphisms: Vec<Automorphism>,
     /// Flows of the first rank; those of the others are their images. The shares of all images add up to 1.
     pub flows: Vec<PlannedFlow>,
     /// Why no plan is faster. All-gather, reduce-scatter: a set whose shards must leave it, or get into it. Allreduce:
@@ -44,12 +45,12 @@ impl OrbitPlan {
     /// All trees of all ranks: their number grows with the square of the ranks.
     pub fn expanded(&self) -> TreePlan {
         let mut moved: Vec<Vec<usize>> = vec![(0..self.vertices.len()).collect()];
-        for motion in &self.motions {
+        for automorphism in &self.automorphisms {
             let before = moved.len();
-            for _ in 1..motion.order {
+            for _ in 1..automorphism.order {
                 let last = moved.len() - before;
                 for at in last..last + before {
-                    moved.push(moved[at].iter().map(|&v| motion.to[v]).collect());
+                    moved.push(moved[at].iter().map(|&v| automorphism.to[v]).collect());
                 }
             }
         }

@@ -29,7 +29,7 @@ fn plans_reach_the_bound_of_all_cuts() {
             let proven = verify_orbits(&graph, &plan).expect(&what);
             assert_eq!(proven, Some(least(&graph, collective)), "{what}");
             assert_eq!(proven, Some(plan.rate_bps), "{what}");
-            // All trees, written out, and checked by a verifier that knows nothing of motions.
+            // All trees, written out, and checked by a verifier that knows nothing of automorphisms.
             let all = plan.expanded();
             assert_eq!(all.flows.len(), plan.flows.len() * graph.gpus().len(), "{what}");
             verify_plan(&graph, &all).expect(&what);
@@ -124,21 +124,22 @@ fn damaged_plans_are_refused() {
             }
         };
         let n = plan.vertices.len();
-        for at in 0..plan.motions.len() {
+        for at in 0..plan.automorphisms.len() {
             for v in 0..n {
                 let mut damaged = plan.clone();
-                damaged.motions[at].to.swap(v, (v + 1) % n);
-                check(damaged, &format!("motion {at} at {v}"));
+                damaged.automorphisms[at].to.swap(v, (v + 1) % n);
+                check(damaged, &format!("automorphism {at} at {v}"));
             }
-            for order in [0, 1, plan.motions[at].order + 1, 2 * plan.motions[at].order] {
+            for order in [0, 1, plan.automorphisms[at].order + 1, 2 * plan.automorphisms[at].order]
+            {
                 let mut damaged = plan.clone();
-                damaged.motions[at].order = order;
-                if order != plan.motions[at].order {
+                damaged.automorphisms[at].order = order;
+                if order != plan.automorphisms[at].order {
                     assert!(verify_orbits(&graph, &damaged).is_err(), "order {order}");
                 }
             }
             let mut damaged = plan.clone();
-            damaged.motions.remove(at);
+            damaged.automorphisms.remove(at);
             assert!(verify_orbits(&graph, &damaged).is_err());
         }
         for flow in 0..plan.flows.len() {
@@ -194,7 +195,7 @@ fn bounds_are_those_of_the_sets() {
     assert!(higher > plan.rate_bps);
 }
 
-/// Beyond the programme's size the planner itself uses the motions: trees of 1,024 GPUs are exact.
+/// Beyond the programme's size the planner itself uses the automorphisms: trees of 1,024 GPUs are exact.
 #[test]
 fn a_thousand_gpus_are_exact() {
     for collective in [Collective::Allgather, Collective::Allreduce] {

@@ -43,10 +43,11 @@ def symmetric(
     if as_json:
         print_json({"rate_bps": str(rate), "bound_bps": None if bound is None else str(bound), "plan": plan})
         return
-    orders = " × ".join(str(motion["order"]) for motion in plan["motions"])
+    orders = " × ".join(str(automorphism["order"]) for automorphism in plan["automorphisms"])
     console.print(
         f"{collective}: {_gbytes(rate)} GB/s, {_against(rate, bound, 'GB/s', _gbytes)}\n"
-        f"{len(plan['flows'])} trees of the first rank; {orders} motions give those of all {len(plan['gpus'])} ranks",
+        f"{len(plan['flows'])} trees of the first rank; {orders} automorphisms give those of all "
+        f"{len(plan['gpus'])} ranks",
         highlight=False,
         soft_wrap=True,
     )

@@ -63,7 +63,7 @@ def front_by_size(graph: dict[str, Any], collective: str = "allreduce", root: in
 
 
 def pack_symmetric(graph: dict[str, Any], collective: str = "allgather") -> dict[str, Any]:
-    """The best trees that are alike for all ranks, of which the plan has those of one rank, and motions of the fabric.
+    """The best trees that are alike for all ranks: the plan has those of one rank, and automorphisms of the fabric.
 
     For all-gather, reduce-scatter and allreduce on fabrics that look the same from every rank, of up to 16,384 GPUs.
     Raises PlanError for others.

@@ -1,19 +1,19 @@
-//! The verifier of plans that are given by the trees of one rank and motions: without writing out the others.
+//! The verifier of plans that are given by the trees of one rank and automorphisms: without writing out the others.
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph, Role, TREE_PLAN_FORMAT, TreePlan, WeightedLink};
 
 use super::Fault;
 use super::plan_check::verify_plan;
-use crate::orbit_plan::{Motion, ORBIT_PLAN_FORMAT, OrbitPlan};
+use crate::orbit_plan::{Automorphism, ORBIT_PLAN_FORMAT, OrbitPlan};
 
-/// Checks that the motions keep the fabric and move the first rank to every rank exactly once, that the first rank's
-/// flows are right, and that no link is overloaded by all images together. Returns the bound on the rate of any plan,
-/// in bits per second, that follows from the plan's sets; none if it has no sets.
+/// Checks that the automorphisms keep the fabric and move the first rank to every rank exactly once, that the first
+/// rank's flows are right, and that no link is overloaded by all images together. Returns the bound on the rate of any
+/// plan, in bits per second, that follows from the plan's sets; none if it has no sets.
 ///
-/// The motions commute, return after their orders, and reach as many ranks as their combinations are: so these are a
-/// group that takes every rank to every rank in one way. An arc of an orbit of s arcs is then crossed by n/s times the
-/// crossings of the whole orbit by the first rank's flows.
+/// The automorphisms commute, return after their orders, and reach as many ranks as their combinations are: so these
+/// are a group that takes every rank to every rank in one way. An arc of an orbit of s arcs is then crossed by n/s
+/// times the crossings of the whole orbit by the first rank's flows.
 pub fn verify_orbits(graph: &LinkGraph, plan: &OrbitPlan) -> Result<Option<Ratio>, Fault> {
     if plan.format != ORBIT_PLAN_FORMAT {
         return wrong(format!("format {:?} is not {ORBIT_PLAN_FORMAT:?}", plan.format));
@@ -23,7 +23,7 @@ pub fn verify_orbits(graph: &LinkGraph, plan: &OrbitPlan) -> Result<Option<Ratio
         return wrong("its GPUs and switches are not those of the fabric".to_owned());
     }
     let arcs = Arcs::new(graph);
-    let moved = check_motions(graph, plan, &arcs)?;
+    let moved = check_automorphisms(graph, plan, &arcs)?;
     check_first(graph, plan)?;
     check_loads(plan, &arcs, &moved)?;
     let bound = bound(graph, plan, &arcs)?;
@@ -76,47 +76,54 @@ impl Arcs {
     }
 }
 
-/// By motion and arc the arc to which it is moved.
-fn check_motions(
+/// By automorphism and arc the arc to which it is moved.
+fn check_automorphisms(
     graph: &LinkGraph,
     plan: &OrbitPlan,
     arcs: &Arcs,
 ) -> Result<Vec<Vec<usize>>, Fault> {
     let n = plan.vertices.len();
     let mut all_moved = Vec::new();
-    for (number, Motion { order, to }) in plan.motions.iter().enumerate() {
+    for (number, Automorphism { order, to }) in plan.automorphisms.iter().enumerate() {
         let mut seen = vec![false; n];
         let once = |&v: &usize| v < n && !std::mem::replace(&mut seen[v], true);
         if to.len() != n || !to.iter().all(once) {
-            return wrong(format!("motion {number} is no permutation of the vertices"));
+            return wrong(format!("automorphism {number} is no permutation of the vertices"));
         }
         let role = |v: usize| graph.vertices()[v].role;
         if (0..n).any(|v| role(v) != role(to[v])) {
-            return wrong(format!("motion {number} moves a vertex to one of another kind"));
+            return wrong(format!("automorphism {number} moves a vertex to one of another kind"));
         }
         let image = |(&(a, b), &rate): (&(usize, usize), &i128)| {
             arcs.find(to[a], to[b]).filter(|&image| arcs.rates[image] == rate)
         };
         let moved = arcs.ends.iter().zip(&arcs.rates).map(image).collect::<Option<Vec<usize>>>();
         let Some(moved) = moved else {
-            return wrong(format!("motion {number} moves a link to where there is no such link"));
+            return wrong(format!(
+                "automorphism {number} moves a link to where there is no such link"
+            ));
         };
         all_moved.push(moved);
         if *order > n || !returns(to, *order) {
-            return wrong(format!("motion {number} is not over after {order} times"));
+            return wrong(format!("automorphism {number} is not over after {order} times"));
         }
-        for (other, later) in plan.motions.iter().enumerate().skip(number + 1) {
+        for (other, later) in plan.automorphisms.iter().enumerate().skip(number + 1) {
             if later.to.len() != n || later.to.iter().any(|&v| v >= n) {
-                return wrong(format!("motion {other} is no permutation of the vertices"));
+                return wrong(format!("automorphism {other} is no permutation of the vertices"));
             }
             if (0..n).any(|v| to[later.to[v]] != later.to[to[v]]) {
-                return wrong(format!("motions {number} and {other} do not commute"));
+                return wrong(format!("automorphisms {number} and {other} do not commute"));
             }
         }
     }
-    let orders = plan.motions.iter().try_fold(1usize, |all, motion| all.checked_mul(motion.order));
+    let orders = plan
+        .automorphisms
+        .iter()
+        .try_fold(1usize, |all, automorphism| all.checked_mul(automorphism.order));
     if orders != Some(plan.gpus.len()) {
-        return wrong("the motions have not as many combinations as there are ranks".to_owned());
+        return wrong(
+            "the automorphisms have not as many combinations as there are ranks".to_owned(),
+        );
     }
     let mut reached = vec![false; n];
     let mut queue = vec![plan.gpus[0]];
@@ -124,11 +131,11 @@ fn check_motions(
     while let Some(v) = queue.pop() {
         if !std::mem::replace(&mut reached[v], true) {
             count += 1;
-            queue.extend(plan.motions.iter().map(|motion| motion.to[v]));
+            queue.extend(plan.automorphisms.iter().map(|automorphism| automorphism.to[v]));
         }
     }
     if count != plan.gpus.len() || plan.gpus.iter().any(|&gpu| !reached[gpu]) {
-        return wrong("the motions do not move the first rank to every rank".to_owned());
+        return wrong("the automorphisms do not move the first rank to every rank".to_owned());
     }
     Ok(all_moved)
 }

@@ -7,25 +7,25 @@ use super::exact::whole;
 use super::wires::{Paths, Wires};
 
 /// Trees of the first GPU that load all directions alike as far as is possible, moved to every other GPU. `None` if the
-/// fabric has no such motions, or they are not found.
+/// fabric has no such automorphisms, or they are not found.
 ///
 /// The programme has a row per direction: over all GPUs, a tree loads every arc of a direction as much as it loads that
 /// direction in all.
 pub(super) fn answer(wires: &Wires<'_>) -> Option<Answer> {
-    let motions = Motions::find(wires)?;
+    let automorphisms = Automorphisms::find(wires)?;
     let net = wires.net;
     let root = net.gpus[0];
-    let rows = motions.steps.len();
+    let rows = automorphisms.steps.len();
     let limits: Vec<i64> = wires.out(root).iter().map(|&(_, arc)| net.arcs[arc].cap).collect();
     let mut master = Master::new(limits.clone());
     let mut trees: Vec<Tree> = Vec::new();
     let mut offered: Vec<(Vec<(usize, i64)>, Tree)> = Vec::new();
     let mut paths = Paths::default();
     let mut column = |prices: &[u64]| {
-        let lengths: Vec<u64> = motions.direction.iter().map(|&row| prices[row]).collect();
+        let lengths: Vec<u64> = automorphisms.direction.iter().map(|&row| prices[row]).collect();
         wires.shortest(root, &lengths, &mut paths);
         let mut total = vec![0i64; rows];
-        wires.loads(&mut paths, |arc, gpus| total[motions.direction[arc]] += gpus);
+        wires.loads(&mut paths, |arc, gpus| total[automorphisms.direction[arc]] += gpus);
         let uses: Vec<(usize, i64)> =
             total.into_iter().enumerate().filter(|&(_, gpus)| gpus > 0).collect();
         offered.push((uses.clone(), wires.tree(&paths)));
@@ -50,8 +50,8 @@ pub(super) fn answer(wires: &Wires<'_>) -> Option<Answer> {
         let tree = offered.iter().find(|(known, _)| known == uses).map(|(_, tree)| tree.clone());
         trees.push(tree?);
         let tree = trees.last().expect("it was added");
-        for motion in &motions.to {
-            answer.trees.push((moved(tree, motion), weight));
+        for automorphism in &automorphisms.to {
+            answer.trees.push((moved(tree, automorphism), weight));
         }
     }
     let place: Vec<usize> = {
@@ -61,19 +61,19 @@ pub(super) fn answer(wires: &Wires<'_>) -> Option<Answer> {
     };
     answer.trees.sort_by_key(|(tree, _)| place[tree.root]);
     let prices = whole(&packing.prices)?;
-    answer.lengths = Some(motions.direction.iter().map(|&row| prices[row]).collect());
+    answer.lengths = Some(automorphisms.direction.iter().map(|&row| prices[row]).collect());
     Some(answer)
 }
 
-fn moved(tree: &Tree, motion: &[u32]) -> Tree {
-    let to = |vertex: usize| motion[vertex] as usize;
+fn moved(tree: &Tree, automorphism: &[u32]) -> Tree {
+    let to = |vertex: usize| automorphism[vertex] as usize;
     let hop = |hop: &Hop| Hop { from: to(hop.from), to: to(hop.to), via: Vec::new() };
     Tree { root: to(tree.root), hops: tree.hops.iter().map(hop).collect() }
 }
 
-/// Motions of a fabric without switches that keep all arcs: one that moves every vertex along one arc for every arc of
-/// the first GPU, and one for every place to which that GPU can be moved.
-struct Motions {
+/// Automorphisms of a fabric without switches that keep all arcs: one that moves every vertex along one arc for every
+/// arc of the first GPU, and one for every place to which that GPU can be moved.
+struct Automorphisms {
     steps: Vec<Vec<u32>>,
     /// By arc, the step that moves its sender to its receiver.
     direction: Vec<usize>,
@@ -81,8 +81,8 @@ struct Motions {
     to: Vec<Vec<u32>>,
 }
 
-impl Motions {
-    fn find(wires: &Wires<'_>) -> Option<Motions> {
+impl Automorphisms {
+    fn find(wires: &Wires<'_>) -> Option<Automorphisms> {
         let net = wires.net;
         let degree = wires.out(net.gpus[0]).len();
         let alike = |&v: &usize| wires.out(v).len() == degree;
@@ -133,11 +133,11 @@ impl Motions {
                 }
             }
         }
-        Some(Motions { steps, direction, to: to.into_iter().collect::<Option<_>>()? })
+        Some(Automorphisms { steps, direction, to: to.into_iter().collect::<Option<_>>()? })
     }
 }
 
-/// The search for a motion that moves every vertex along an arc of one capacity that no other motion uses.
+/// The search for an automorphism that moves every vertex along an arc of one capacity that no other automorphism uses.
 struct Step<'a> {
     wires: &'a Wires<'a>,
     cap: i64,
@@ -213,7 +213,7 @@ impl Step<'_> {
 
 /// Fabrics with more links per GPU are small, and planned exactly.
 const DEGREE_MAX: usize = 32;
-/// Attempts per vertex before the search for a motion ends.
+/// Attempts per vertex before the search for an automorphism ends.
 const TRIES: usize = 64;
 const CHOICE_WORK: usize = 500;
 /// The length of an arc of capacity 1 where there is a choice.

@@ -1,17 +1,18 @@
-//! Plans of fabrics that look the same from every GPU: trees of one GPU, and motions that give those of all others.
+//! Plans of fabrics that look the same from every GPU: trees of one GPU, and automorphisms that give those of all
+//! others.
 //!
-//! Over all motions a tree loads each arc of an orbit alike, so trees are chosen by the load of orbits, of which a
-//! regular fabric has a few, however large it is. The bound comes from the sets that limit regular fabrics: one GPU,
+//! Over all automorphisms a tree loads each arc of an orbit alike, so trees are chosen by the load of orbits, of which
+//! a regular fabric has a few, however large it is. The bound comes from the sets that limit regular fabrics: one GPU,
 //! one server, or all but one.
 
-mod motions;
+mod automorphisms;
 
 use std::collections::VecDeque;
 
 use netsum_topo::Ratio;
 use netsum_topo::links::{Collective, LinkGraph, PlannedFlow};
 
-use self::motions::{Orbits, motions};
+use self::automorphisms::{Orbits, automorphisms};
 use super::bound::{Bound, Certificate, allgather};
 use super::budget::Budget;
 use super::net::Net;
@@ -19,12 +20,12 @@ use super::packed::{EXACT_GPUS_MAX, Flow, Packed, net_for};
 use super::rails::rails;
 use super::tree::Tree;
 use crate::error::PackError;
-use crate::orbit_plan::{Motion, ORBIT_PLAN_FORMAT, OrbitPlan};
+use crate::orbit_plan::{Automorphism, ORBIT_PLAN_FORMAT, OrbitPlan};
 
 /// The trees of the first rank.
 struct Found {
     net: Net,
-    motions: Vec<Motion>,
+    automorphisms: Vec<Automorphism>,
     trees: Vec<Tree>,
     /// Rate of every tree of every rank, in units.
     weight: Ratio,
@@ -78,7 +79,7 @@ pub fn pack_orbits(graph: &LinkGraph, collective: Collective) -> Result<OrbitPla
         gpus: found.net.gpus.clone(),
         rate_bps: rate,
         flows: found.trees.iter().map(flow).collect(),
-        motions: found.motions,
+        automorphisms: found.automorphisms,
         sets: found.sets,
     })
 }
@@ -104,10 +105,10 @@ pub(super) fn packed(
     let certificate = found.certificate(collective);
     let (rate, weight) = (found.rate(), found.weight);
     let mut moved: Vec<Vec<usize>> = vec![(0..found.net.n).collect()];
-    for motion in &found.motions {
+    for automorphism in &found.automorphisms {
         let before = moved.len();
-        for at in 0..before * (motion.order - 1) {
-            moved.push(moved[at].iter().map(|&v| motion.to[v]).collect());
+        for at in 0..before * (automorphism.order - 1) {
+            moved.push(moved[at].iter().map(|&v| automorphism.to[v]).collect());
         }
     }
     let mut flows = Vec::with_capacity(moved.len() * found.trees.len());
@@ -163,15 +164,15 @@ fn leaving(net: &Net, sets: &[Vec<usize>]) -> Vec<i64> {
 
 fn found(graph: &LinkGraph, collective: Collective) -> Result<Option<Found>, PackError> {
     let net = net_for(collective, graph)?;
-    // The motions are found by the order of GPUs, and a set by its first GPU.
+    // The automorphisms are found by the order of GPUs, and a set by its first GPU.
     if !net.gpus.is_sorted() || (collective == Collective::Allreduce && net.mirror.is_none()) {
         return Ok(None);
     }
-    let Some(motions) = motions(graph, &net) else { return Ok(None) };
+    let Some(automorphisms) = automorphisms(graph, &net) else { return Ok(None) };
     let turned = collective == Collective::ReduceScatter;
     let net = if turned { net.reversed() } else { net };
     let (bound, sets) = bound(&net, collective);
-    let orbits = Orbits::new(&net, &motions);
+    let orbits = Orbits::new(&net, &automorphisms);
     let both = (collective == Collective::Allreduce).then_some(net.mirror.as_ref()).flatten();
     let mut best: Option<(Vec<Tree>, Ratio)> = None;
     for slots in SLOTS {
@@ -189,7 +190,7 @@ fn found(graph: &LinkGraph, collective: Collective) -> Result<Option<Found>, Pac
     }
     let Some((trees, weight)) = best else { return Ok(None) };
     let net = if turned { net.reversed() } else { net };
-    Ok(Some(Found { net, motions, trees, weight, bound, sets }))
+    Ok(Some(Found { net, automorphisms, trees, weight, bound, sets }))
 }
 
 /// The least bound of the sets that limit regular fabrics, and these sets.

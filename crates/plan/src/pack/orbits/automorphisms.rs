@@ -1,17 +1,17 @@
-//! Motions of a fabric, guessed from the numbers of its ranks and then checked link by link.
+//! Automorphisms of a fabric, guessed from the numbers of its ranks and then checked link by link.
 //!
-//! A motion adds 1 to one digit of every rank's number: of GPUs in servers, racks or the rows of a torus the ranks are
-//! counted one place after the other. Switches follow the vertices at their links.
+//! An automorphism adds 1 to one digit of every rank's number: of GPUs in servers, racks or the rows of a torus the
+//! ranks are counted one place after the other. Switches follow the vertices at their links.
 
 use std::collections::HashMap;
 
 use netsum_topo::links::LinkGraph;
 
-use super::super::net::Net;
-use crate::orbit_plan::Motion;
+use super::super::net::{Arc, Net};
+use crate::orbit_plan::Automorphism;
 
-/// Motions that commute and whose combinations move the first GPU to every GPU once; `None` if none are found.
-pub(super) fn motions(graph: &LinkGraph, net: &Net) -> Option<Vec<Motion>> {
+/// Automorphisms that commute and whose combinations move the first GPU to every GPU once; `None` if none are found.
+pub(super) fn automorphisms(graph: &LinkGraph, net: &Net) -> Option<Vec<Automorphism>> {
     let mut into: Vec<Vec<usize>> = vec![Vec::new(); net.n];
     net.arcs.iter().enumerate().for_each(|(number, arc)| into[arc.to].push(number));
     let fabric = Fabric { graph, net, out: net.outgoing(), into };
@@ -32,8 +32,8 @@ struct Fabric<'a> {
 type Signature = Vec<(usize, i64, i64)>;
 
 impl Fabric<'_> {
-    /// Motions of the digits from the one that counts `stride` ranks on; the last first.
-    fn from(&self, stride: usize, dead: &mut [bool]) -> Option<Vec<Motion>> {
+    /// Automorphisms of the digits from the one that counts `stride` ranks on; the last first.
+    fn from(&self, stride: usize, dead: &mut [bool]) -> Option<Vec<Automorphism>> {
         let ranks = self.net.gpus.len();
         if stride == ranks {
             return Some(Vec::new());
@@ -43,10 +43,10 @@ impl Fabric<'_> {
             if dead[stride * order] {
                 continue;
             }
-            if let Some(motion) = self.motion(stride, order)
+            if let Some(automorphism) = self.automorphism(stride, order)
                 && let Some(mut found) = self.from(stride * order, dead)
             {
-                found.push(motion);
+                found.push(automorphism);
                 return Some(found);
             }
         }
@@ -54,30 +54,27 @@ impl Fabric<'_> {
         None
     }
 
-    /// The motion that adds 1 to a digit of every rank, if it keeps all links.
-    fn motion(&self, stride: usize, order: usize) -> Option<Motion> {
+    /// The automorphism that adds 1 to a digit of every rank, if it keeps all links.
+    fn automorphism(&self, stride: usize, order: usize) -> Option<Automorphism> {
         let net = self.net;
         let mut to = vec![usize::MAX; net.n];
         for (rank, &gpu) in net.gpus.iter().enumerate() {
             let digit = rank / stride % order;
             to[gpu] = net.gpus[rank + ((digit + 1) % order) * stride - digit * stride];
         }
-        let kept = |arc: &super::super::net::Arc| {
+        let kept = |to: &[usize], arc: &Arc| {
             let moved = net.arc(to[arc.from], to[arc.to]);
             moved.is_some_and(|moved| net.arcs[moved].cap == arc.cap)
         };
-        let known = |arc: &&super::super::net::Arc| to[arc.from].max(to[arc.to]) < net.n;
-        if !net.arcs.iter().filter(known).all(kept) {
+        let known = |arc: &&Arc| to[arc.from].max(to[arc.to]) < net.n;
+        if !net.arcs.iter().filter(known).all(|arc| kept(&to, arc)) {
             return None;
         }
         self.follow(&mut to)?;
         let role = |v: usize| self.graph.vertices()[v].role;
-        let kept = |arc: &super::super::net::Arc| {
-            let moved = net.arc(to[arc.from], to[arc.to]);
-            moved.is_some_and(|moved| net.arcs[moved].cap == arc.cap)
-        };
-        let alike = (0..net.n).all(|v| role(v) == role(to[v])) && net.arcs.iter().all(kept);
-        alike.then_some(Motion { order, to })
+        let alike =
+            (0..net.n).all(|v| role(v) == role(to[v])) && net.arcs.iter().all(|arc| kept(&to, arc));
+        alike.then_some(Automorphism { order, to })
     }
 
     /// Finds the images of switches, from those next to GPUs on; equal ones in the order of their numbers.
@@ -123,7 +120,7 @@ impl Fabric<'_> {
     }
 }
 
-/// Arcs that motions move onto each other.
+/// Arcs that automorphisms move onto each other.
 pub(super) struct Orbits {
     /// By arc the first arc of its orbit.
     pub(super) of: Vec<usize>,
@@ -132,12 +129,12 @@ pub(super) struct Orbits {
 }
 
 impl Orbits {
-    pub(super) fn new(net: &Net, motions: &[Motion]) -> Orbits {
+    pub(super) fn new(net: &Net, automorphisms: &[Automorphism]) -> Orbits {
         let mut group: Vec<usize> = (0..net.arcs.len()).collect();
-        for motion in motions {
+        for automorphism in automorphisms {
             for (number, arc) in net.arcs.iter().enumerate() {
-                let moved = net.arc(motion.to[arc.from], motion.to[arc.to]);
-                let moved = moved.expect("motions keep links");
+                let moved = net.arc(automorphism.to[arc.from], automorphism.to[arc.to]);
+                let moved = moved.expect("automorphisms keep links");
                 let (a, b) = (top(&mut group, number), top(&mut group, moved));
                 group[a.max(b)] = a.min(b);
             }
