@@ -376,7 +376,7 @@ def test_a_report_moves_if_all_links_are_sampled(tmp_path: Path) -> None:
     links, samples = result.rows("links"), result.rows("samples")
     assert {(row["from"], row["to"]) for row in samples} == {(row["from"], row["to"]) for row in links}
     page = report.render(result)
-    facts = json.loads(html.unescape(re.search(r'data-film="([^"]*)"', page).group(1)))
+    facts = json.loads(html.unescape(re.search(r'data-animation="([^"]*)"', page).group(1)))
     busy = list(base64.b64decode(facts["busy"]))
     assert facts["links"] == len(links) and len(busy) == len(links) * len(facts["times"]) and len(facts["levels"]) == 64
     assert len(facts["times"]) <= 240
@@ -389,10 +389,10 @@ def test_a_report_moves_if_all_links_are_sampled(tmp_path: Path) -> None:
         part = sum(own) / 63 * (to_ms - from_ms) / simulated
         off = len(own) * (to_ms - from_ms) / simulated / 126 + 0.05 * link["utilisation"] + 0.002
         assert abs(part - link["utilisation"]) < off, link
-    lines = re.findall(r"<title>([^<]*)</title>", page[page.index("data-film") :])
+    lines = re.findall(r"<title>([^<]*)</title>", page[page.index("data-animation") :])
     assert lines == [f"{link['from']} → {link['to']}" for link in links]
     still = report.render(sim.run(SMALL, tmp_path / "some"))
-    assert "data-film" not in still and "<script>" not in still
+    assert "data-animation" not in still and "<script>" not in still
 
 
 def test_a_single_flow_is_reported(tmp_path: Path) -> None:

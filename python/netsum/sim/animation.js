@@ -1,12 +1,12 @@
 "use strict";
 // Colours the lines of a heat map by the moment that a slider shows. See animation.py.
-for (const film of document.querySelectorAll("[data-film]")) {
-  const { links, times, levels, busy } = JSON.parse(film.dataset.film);
+for (const element of document.querySelectorAll("[data-animation]")) {
+  const { links, times, levels, busy } = JSON.parse(element.dataset.animation);
   const values = Uint8Array.from(atob(busy), (letter) => letter.charCodeAt(0));
-  const lines = film.querySelectorAll("svg line");
-  const slider = film.querySelector("input");
-  const button = film.querySelector("button");
-  const output = film.querySelector("output");
+  const lines = element.querySelectorAll("svg line");
+  const slider = element.querySelector("input");
+  const button = element.querySelector("button");
+  const output = element.querySelector("output");
   let playing = null;
 
   const show = (moment) => {

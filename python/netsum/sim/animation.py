@@ -12,7 +12,7 @@ from netsum.sim.picture import LEVELS, colour, heat_map, strength, thickness
 
 SCRIPT = Path(__file__).with_name("animation.js")
 FRAMES = 240
-"""More moments are thinned out: a film of twelve seconds."""
+"""More moments are thinned out: twelve seconds."""
 BYTES = 4_000_000
 """More values than this are left out: a byte each, in the report."""
 
@@ -54,7 +54,7 @@ def animation(
     still = heat_map([link | {"utilisation": 0.0} for link in links], hosts, figures=False)
     data = escape(json.dumps(facts, separators=(",", ":")), quote=True)
     return (
-        f'<div class="film" data-film="{data}">{still}'
+        f'<div class="animation" data-animation="{data}">{still}'
         '<p class="controls"><button type="button">play</button> '
         '<input type="range" min="0" value="0" aria-label="simulated time"> <output></output></p></div>'
         f"<script>{SCRIPT.read_text()}</script>"

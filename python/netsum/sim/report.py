@@ -153,9 +153,9 @@ def _links(result: Result) -> list[str]:
         note += "upper one the way to the right. Hover for figures."
         figures.append(figure(heat_map(links, hosts), note))
         own = [row for row in samples if row["part"] == part]
-        film = animation(links, own, hosts, result.summary["simulated_us"])
-        if film:
-            figures.append(figure(film, f"The same over simulated time{of}: the share of each interval."))
+        animated = animation(links, own, hosts, result.summary["simulated_us"])
+        if animated:
+            figures.append(figure(animated, f"The same over simulated time{of}: the share of each interval."))
     return ["<h2>Links</h2>", *figures]
 
 

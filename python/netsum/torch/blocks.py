@@ -18,7 +18,7 @@ from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from netsum import Unsupported
-from netsum.torch.turns import Turns
+from netsum.torch.pipeline import BucketPipeline
 
 BLOCK = 256
 """Values of a block, as OmniReduce's: a byte that says whether it travels is 0.1 % of a block of float32."""
@@ -62,14 +62,14 @@ class BlockSparseState:
         self.group = process_group or dist.group.WORLD
         self.block, self.densest = block, densest
         self.blocks = self.travelled = 0
-        self._turns = Turns()
+        self._pipeline = BucketPipeline()
 
     def reduce(self, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """As `block_sparse_hook`."""
         buffer = bucket.buffer()
         if not buffer.is_floating_point():
             raise Unsupported(f"netsum block_sparse: gradients of {buffer.dtype}; it takes real numbers only")
-        return self._turns.take(bucket, lambda: _Bucket(self, buffer))
+        return self._pipeline.add(bucket, lambda: _Bucket(self, buffer))
 
 
 class _Bucket:

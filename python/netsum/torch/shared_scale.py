@@ -4,7 +4,7 @@ Per bucket, the ranks agree on the largest magnitude of each block of `BLOCK` va
 bfloat16). Every rank then rounds its values to numbers with these scales and keeps the rounding errors; a second
 allreduce adds the numbers, exactly, as integers. `crates/wire/src/shared_scale.rs` has the arithmetic.
 
-A bucket's numbers are sent after the magnitudes of the next one (`netsum.torch.turns`).
+A bucket's numbers are sent after the magnitudes of the next one (`netsum.torch.pipeline`).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -15,8 +15,8 @@ from torch.futures import Future
 
 from netsum._core import SharedScale
 from netsum.torch.create import BACKENDS
+from netsum.torch.pipeline import BucketPipeline
 from netsum.torch.tensors import Staging
-from netsum.torch.turns import Turns
 
 if TYPE_CHECKING:
     from netsum.torch.engine import Engine
@@ -49,14 +49,14 @@ class SharedScaleSums:
         self.name, self.dtype = FORMATS[to]
         self.scale = SharedScale(self.name, group.size(), BLOCK)
         self.error_feedback = error_feedback
-        self._turns = Turns()
+        self._pipeline = BucketPipeline()
 
     def reduce(self, kept: torch.Tensor, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         """Replace the bucket's gradients by their mean. kept: flat float32 in host memory, the errors of earlier steps.
 
         Buckets are those of one step in order, at all ranks.
         """
-        return self._turns.take(bucket, lambda: _Bucket(self, kept, bucket.buffer()))
+        return self._pipeline.add(bucket, lambda: _Bucket(self, kept, bucket.buffer()))
 
 
 class _Bucket:

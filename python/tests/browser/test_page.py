@@ -293,16 +293,16 @@ def test_the_report_of_a_simulation_moves(browser: Browser, tmp_path: Path) -> N
         page.on("pageerror", lambda error: errors.append(error))
         page.goto(report.write(run).as_uri())
         there, back = (
-            page.locator(".film line").filter(has=page.locator("title", has_text=name))
+            page.locator(".animation line").filter(has=page.locator("title", has_text=name))
             for name in ("h0 → rack0", "rack0 → h0")
         )
-        page.locator(".film input").fill("40")
-        expect(page.locator(".film output")).to_have_text("0.41 to 0.42 ms")
+        page.locator(".animation input").fill("40")
+        expect(page.locator(".animation output")).to_have_text("0.41 to 0.42 ms")
         # One direction carries the flow, the other one its acknowledgements.
         expect(there).to_have_attribute("stroke-width", "2.3")
         expect(back).to_have_attribute("stroke-width", "0.7")
-        page.locator(".film button").click()
-        expect(page.locator(".film output")).not_to_have_text("0.41 to 0.42 ms")
+        page.locator(".animation button").click()
+        expect(page.locator(".animation output")).not_to_have_text("0.41 to 0.42 ms")
         assert not errors
     finally:
         context.close()

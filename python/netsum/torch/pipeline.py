@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 
-class Sent(Protocol):
+class PipelinedBucket(Protocol):
     """A bucket whose first operation has been called."""
 
     mean: Future[torch.Tensor]
@@ -22,13 +22,13 @@ class Sent(Protocol):
         """Wait for the first operation's answer, and call the second one, which completes `mean`."""
 
 
-class Turns:
+class BucketPipeline:
     """Buckets of one DistributedDataParallel, in the order in which it calls its hook."""
 
     def __init__(self) -> None:
-        self._last: Sent | None = None
+        self._last: PipelinedBucket | None = None
 
-    def take(self, bucket: dist.GradBucket, begin: Callable[[], Sent]) -> Future[torch.Tensor]:
+    def add(self, bucket: dist.GradBucket, begin: Callable[[], PipelinedBucket]) -> Future[torch.Tensor]:
         """Begin a bucket, send the one before, and the last one of a step, too; the hook's answer."""
         if bucket.index() == 0:
             # A step that an error ended may have left a bucket.
