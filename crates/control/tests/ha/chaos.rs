@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Instant;
 
@@ -18,16 +17,20 @@ use crate::scene::{FakeSwitch, FakeWorker, PATIENCE, SWITCHES, at, join};
 
 const CALLERS: u64 = 4;
 const CALLS: usize = 10;
+/// Of all callers.
+pub const ALL_CALLS: usize = CALLERS as usize * CALLS;
+/// Faults per seed, one after the other.
+pub const FAULTS: usize = 3;
 /// In refusals by a leader whose store does not answer.
 const NO_EFFECT: &str = "nothing was changed";
 /// Jobs that a caller has at a time: an address may have 64 that wait for their ranks.
 const JOBS_MAX: usize = 4;
 
 /// A generator of numbers from a seed (splitmix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +41,7 @@ impl Random {
 
 /// How many calls have ended; faults begin and end at such counts.
 #[derive(Default)]
-struct Progress {
+pub struct Progress {
     ended: Mutex<usize>,
     changed: Condvar,
 }
@@ -49,15 +52,23 @@ impl Progress {
         self.changed.notify_all();
     }
 
-    fn wait_for(&self, count: usize) {
+    pub fn wait_for(&self, count: usize) {
         let mut ended = self.ended.lock().unwrap();
         while *ended < count {
             ended = self.changed.wait(ended).unwrap();
         }
     }
+
+    /// Waits until a fault is due; the number of calls at which it ends at the latest, but for two. Calls that wait for
+    /// a fault's end do not end themselves, so faults begin somewhat earlier.
+    pub fn wait_for_fault(&self, fault: usize, random: &mut Random) -> usize {
+        let from = (fault + 1) * ALL_CALLS / (FAULTS + 1);
+        self.wait_for(from - random.below(ALL_CALLS / 8));
+        from
+    }
 }
 
-fn seeds() -> Range<u64> {
+pub fn seeds() -> Range<u64> {
     let given = std::env::var("NETSUM_HA_SEEDS").unwrap_or("1..3".to_owned());
     let (from, to) = given.split_once("..").expect("NETSUM_HA_SEEDS is FROM..TO");
     from.parse().unwrap()..to.parse().unwrap()
@@ -72,14 +83,19 @@ fn calls_are_linearizable_while_controllers_and_etcd_die() {
     let workers = running_job(&addresses);
     let epoch = workers[0].plan().epoch;
     for seed in seeds() {
-        let history = play(&mut cluster, seed);
+        let history = play(&addresses, seed, |progress| disturb(&mut cluster, progress, seed));
         if let Err(problem) = check(&history) {
             panic!("seed {seed}: {problem}");
         }
         check_leases(&switches);
         eprintln!("seed {seed}: {} calls, term {}", history.len(), cluster.wait_for_leader(None).1);
     }
-    for worker in &workers {
+    check_notices(&workers, epoch);
+}
+
+/// The job has run on: its ranks know plans from `epoch` on, and no end.
+pub fn check_notices(workers: &[FakeWorker], epoch: u16) {
+    for worker in workers {
         while let Ok(notice) = worker.notices.try_recv() {
             let harmless = matches!(
                 notice,
@@ -105,7 +121,7 @@ pub fn running_job(addresses: &str) -> Vec<FakeWorker> {
 }
 
 /// No lease is offered twice with different contents.
-fn check_leases(switches: &[FakeSwitch]) {
+pub fn check_leases(switches: &[FakeSwitch]) {
     for (name, switch) in SWITCHES.iter().zip(switches) {
         let mut offers = BTreeMap::new();
         for offer in switch.offers.lock().unwrap().iter() {
@@ -116,27 +132,22 @@ fn check_leases(switches: &[FakeSwitch]) {
     }
 }
 
-/// The calls of a seed, with faults meanwhile.
-fn play(cluster: &mut ControllerCluster, seed: u64) -> Vec<Operation> {
-    let (progress, addresses) = (Progress::default(), cluster.addresses());
-    let running = AtomicUsize::new(CALLERS as usize);
+/// The calls of a seed to the controllers at `addresses`. `disturb`: makes faults meanwhile.
+pub fn play(addresses: &str, seed: u64, disturb: impl FnOnce(&Progress)) -> Vec<Operation> {
+    let progress = Progress::default();
     let mut history = Vec::new();
     std::thread::scope(|scope| {
         let callers: Vec<_> = (0..CALLERS)
             .map(|caller| {
-                let (progress, addresses, running) = (&progress, &addresses, &running);
-                scope.spawn(move || {
-                    let calls = Caller::new(seed, caller, addresses).run(progress);
-                    running.fetch_sub(1, Ordering::SeqCst);
-                    calls
-                })
+                let progress = &progress;
+                scope.spawn(move || Caller::new(seed, caller, addresses).run(progress))
             })
             .collect();
-        disturb(cluster, &progress, seed);
+        disturb(&progress);
         history.extend(callers.into_iter().flat_map(|caller| caller.join().unwrap()));
     });
     // What is there in the end: without faults.
-    let mut last = Caller::new(seed, CALLERS, &addresses);
+    let mut last = Caller::new(seed, CALLERS, addresses);
     history.extend(last.call(Caller::list));
     last.forget(&history);
     history
@@ -250,11 +261,8 @@ impl Caller {
 /// Faults, one after the other; in the end everything runs.
 fn disturb(cluster: &mut ControllerCluster, progress: &Progress, seed: u64) {
     let mut random = Random(!seed);
-    let all = CALLERS as usize * CALLS;
-    for fault in 1..=3 {
-        let from = fault * all / 4;
-        // Calls that wait for a fault's end do not end themselves.
-        progress.wait_for(from - random.below(all / 8));
+    for fault in 0..FAULTS {
+        let from = progress.wait_for_fault(fault, &mut random);
         let member = random.below(cluster.etcd.len());
         match random.below(6) {
             0 | 1 => {
@@ -280,7 +288,7 @@ fn disturb(cluster: &mut ControllerCluster, progress: &Progress, seed: u64) {
             }
             _ => {
                 cluster.etcd.pause(member, true);
-                progress.wait_for((from + 2).min(all));
+                progress.wait_for((from + 2).min(ALL_CALLS));
                 cluster.etcd.pause(member, false);
             }
         }
