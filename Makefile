@@ -98,7 +98,7 @@ tls-check: ## every wrong peer, and CONNECTIONS=10000 slow and silent ones at on
 	cargo test --release --quiet -p netsum-identity --test handshakes
 	$(if $(CONNECTIONS),NETSUM_TLS_CONNECTIONS=$(CONNECTIONS)) cargo test --release --quiet -p netsum-control --test live tls_check -- --nocapture
 
-ha: ## three controllers over three members of etcd, killed and stopped by SEEDS=a..b while a checker watches all calls
+ha: ## three controllers over three members of etcd, killed, stopped and cut off by SEEDS=a..b while a checker watches all calls
 	NETSUM_HA_SEEDS=$(or $(SEEDS),1..101) cargo test --release --quiet -p netsum-control --test ha -- --nocapture
 
 forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches, the in-kernel one too, and workers that check every element; root
