@@ -13,8 +13,8 @@ pub struct Settings {
     pub restart_grace_ms: u64,
     /// A job ends if none of its ranks is connected and no switch counts its packets for this long.
     pub abandon_ms: u64,
-    /// The same if the connections of all ranks ended as those of processes that died. A rank that lives mostly
-    /// returns earlier; otherwise it resumes its job.
+    /// The same if the connections of all ranks ended as those of processes that died. A rank that lives returns
+    /// earlier; one that does not resumes its job.
     pub vanish_ms: u64,
     /// A job fails if its ranks have not all joined within this time.
     pub join_timeout_ms: u64,
@@ -49,7 +49,7 @@ impl Default for Settings {
             worker_grace_ms: 3_000,
             restart_grace_ms: 10_000,
             abandon_ms: 30_000,
-            vanish_ms: 300,
+            vanish_ms: 1_000,
             join_timeout_ms: 600_000,
             switch_silence_ms: 5_000,
             switch_expected_ms: 1_500,
