@@ -5,7 +5,9 @@
 
 #![allow(unsafe_code)]
 
-use netsum_wire::seal::{AegisState, Four, FourPackets, Head, WholeTag};
+use netsum_wire::seal::FourPackets;
+#[cfg(target_arch = "x86_64")]
+use netsum_wire::seal::{AegisState, Four, Head, WholeTag};
 
 /// This processor's code, if it has the instructions.
 pub(crate) fn detect() -> Option<&'static dyn FourPackets> {

@@ -251,6 +251,10 @@ fn all_eight<E: Element>(
 /// Runs a loop over `n` elements, compiled for the widest vectors of this processor. The bits do not depend on them:
 /// every element is combined separately, and nothing is contracted.
 #[inline(always)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "the vectors of others have one width")
+)]
 pub(crate) fn wide(n: usize, body: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
     if n >= WIDE_LEAST {
