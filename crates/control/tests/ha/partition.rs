@@ -335,16 +335,20 @@ fn cut_off() {
 fn wait_for_trees(addresses: &str) {
     let until = Instant::now() + 4 * PATIENCE;
     loop {
-        // Members of etcd that were cut off may take longer to answer than a controller waits for them.
-        let status = client::status(&at(addresses), PATIENCE);
-        let complete = status.as_ref().is_ok_and(|status| {
-            let job = &status.jobs[0];
-            job.ranks.iter().all(|rank| rank.state == "connected") && job.trees.len() == 2
-        });
-        if complete {
+        let status = match client::status(&at(addresses), PATIENCE) {
+            Ok(status) => status,
+            // The members of etcd may not have found each other again.
+            Err(error) => {
+                assert!(error.to_string().contains("no member of etcd has answered"), "{error}");
+                assert!(Instant::now() < until, "{error}");
+                continue;
+            }
+        };
+        let job = &status.jobs[0];
+        if job.ranks.iter().all(|rank| rank.state == "connected") && job.trees.len() == 2 {
             break;
         }
-        assert!(Instant::now() < until, "{status:?}");
+        assert!(Instant::now() < until, "{job:?}");
     }
 }
 
