@@ -17,8 +17,8 @@ pub trait Store: Send {
     /// [`ControlError::Uncertain`] (the changes may have been made, or may be made later: only a new term can tell); any
     /// other error leaves the store unchanged.
     fn save(&mut self, changes: &[Change]) -> Result<(), ControlError>;
-    /// Confirms that no later term had begun when it was called, so that what this term knows is the newest. Errors: as
-    /// those of [`Store::save`].
+    /// Confirms that no later term had begun when it was called, so that what this term knows is the newest. Errors:
+    /// [`ControlError::Deposed`]; any other if the store does not answer.
     fn confirm(&mut self) -> Result<(), ControlError>;
     /// A name for users: the file, or "memory".
     fn place(&self) -> String;

@@ -240,8 +240,10 @@ impl Store for EtcdStore {
         match found {
             Ok(found) if found.term == self.turn.term => Ok(()),
             Ok(found) => Err(self.deposed(found.term)),
-            Err(CallError::Refused(problem)) => Err(self.failed(problem)),
-            Err(CallError::Silent(problem)) => Err(self.uncertainty(problem)),
+            // A read changes nothing, whether it is answered or not.
+            Err(CallError::Refused(problem) | CallError::Silent(problem)) => {
+                Err(self.failed(problem))
+            }
         }
     }
 
