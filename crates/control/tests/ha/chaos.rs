@@ -165,9 +165,12 @@ struct Caller {
 }
 
 impl Caller {
+    /// Callers ask different controllers first: one that should lead no longer must not be heard by all of them alike.
     fn new(seed: u64, name: u64, addresses: &str) -> Caller {
         let (random, jobs) = (Random(seed * 1_000 + name), Vec::new());
-        Caller { seed, name, addresses: addresses.to_owned(), random, jobs, created: 0 }
+        let mut order: Vec<&str> = addresses.split(',').collect();
+        order.rotate_left(name as usize % CONTROLLERS);
+        Caller { seed, name, addresses: order.join(","), random, jobs, created: 0 }
     }
 
     fn run(mut self, progress: &Progress) -> Vec<Operation> {
