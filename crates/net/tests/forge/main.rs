@@ -6,6 +6,10 @@
 
 mod datagram;
 mod kinds;
+#[cfg_attr(
+    not(feature = "xdp"),
+    expect(dead_code, reason = "only the in-kernel switch needs namespaces")
+)]
 #[path = "../common/namespace.rs"]
 mod namespace;
 mod network;
