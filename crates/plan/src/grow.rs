@@ -1,5 +1,6 @@
 //! Grows one tree from a root: shortest paths, with few switches by a greedy cover.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
 use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
@@ -7,33 +8,56 @@ use netsum_topo::{AggregationTree, Child, EdgeId, NodeId, Parent, TreeNode};
 use crate::distances::Distances;
 use crate::request::Request;
 
-/// A tree and how it was grown.
-pub(crate) struct TreeCandidate {
-    /// The switch from which it was grown; the tree's root unless that had only one child.
-    pub start: NodeId,
-    /// The tree, without switches that would only forward.
-    pub tree: AggregationTree,
+/// Ranks whose hosts have links to the same live switches.
+pub(crate) struct Rack {
+    /// Ascending.
+    pub switches: Vec<NodeId>,
+    /// Ascending.
+    pub ranks: Vec<u32>,
+    /// Number of different hosts.
+    pub hosts: usize,
 }
 
-/// Grows a tree from `start` to all ranks over live switches, without the links in `used`; `None` where a rank is more
-/// than `depth` links away.
+/// The racks of a request.
+pub(crate) fn racks_of(request: &Request) -> Vec<Rack> {
+    let Request { topology, placement, live, .. } = request;
+    let mut racks: BTreeMap<Vec<NodeId>, (Vec<u32>, HashSet<NodeId>)> = BTreeMap::new();
+    for (rank, &host) in (0..).zip(*placement) {
+        let switches = topology.neighbours(host).iter().map(|&(switch, _)| switch);
+        let mut switches: Vec<NodeId> = switches.filter(|switch| live.contains(switch)).collect();
+        switches.sort_unstable();
+        let (ranks, hosts) = racks.entry(switches).or_default();
+        ranks.push(rank);
+        hosts.insert(host);
+    }
+    let rack = |(switches, (ranks, hosts)): (_, (_, HashSet<_>))| Rack {
+        switches,
+        ranks,
+        hosts: hosts.len(),
+    };
+    racks.into_iter().map(rack).collect()
+}
+
+/// Grows a tree from `start` to all ranks over live switches, without the links in `used` and without switches that
+/// would only forward; `None` where a rank is more than `depth` links away.
 pub(crate) fn grow(
     request: &Request,
+    racks: &[Rack],
     start: NodeId,
     depth: usize,
     used: &HashSet<EdgeId>,
     load: &HashMap<NodeId, u64>,
-) -> Option<TreeCandidate> {
+) -> Option<AggregationTree> {
     let distance = Distances::from(request, &[start], used, depth);
-    let field = Field { request, load, used, distance };
+    let field = Field { request, racks, load, used, distance };
     let racks = field.attach()?;
     let parents = field.parents(racks.keys().copied().collect(), depth);
-    let tree = Sketch { start, racks, parents }.contract().into_tree();
-    Some(TreeCandidate { start, tree })
+    Some(Sketch { start, racks, parents }.contract().into_tree())
 }
 
 struct Field<'a> {
     request: &'a Request<'a>,
+    racks: &'a [Rack],
     load: &'a HashMap<NodeId, u64>,
     used: &'a HashSet<EdgeId>,
     distance: Distances,
@@ -42,24 +66,22 @@ struct Field<'a> {
 impl Field<'_> {
     /// The switch for each rank: each host uses one of its nearest switches, and few switches are used in all.
     fn attach(&self) -> Option<BTreeMap<NodeId, Vec<u32>>> {
-        let mut options: BTreeMap<NodeId, Vec<NodeId>> = BTreeMap::new();
-        for &host in self.request.placement {
+        let mut options = Vec::with_capacity(self.racks.len());
+        for rack in self.racks {
             let near = || {
-                let neighbours = self.request.topology.neighbours(host).iter();
-                neighbours.filter_map(|(switch, _)| Some((self.distance.to(*switch)?, *switch)))
+                let switches = rack.switches.iter();
+                switches.filter_map(|&switch| Some((self.distance.to(switch)?, switch)))
             };
             let least = near().min()?.0;
-            options.insert(
-                host,
-                near().filter(|&(d, _)| d == least).map(|(_, switch)| switch).collect(),
-            );
+            let nearest = near().filter(|&(d, _)| d == least).map(|(_, switch)| switch);
+            options.push(Options { choices: nearest.collect(), weight: rack.hosts });
         }
-        let chosen = cover(&options, self.load);
-        let mut racks: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
-        for (rank, host) in self.request.placement.iter().enumerate() {
-            racks.entry(chosen[host]).or_default().push(rank as u32);
+        let mut chosen: BTreeMap<NodeId, Vec<u32>> = BTreeMap::new();
+        for (rack, choice) in self.racks.iter().zip(cover(&options, self.load)) {
+            chosen.entry(choice).or_default().extend(&rack.ranks);
         }
-        Some(racks)
+        chosen.values_mut().for_each(|ranks| ranks.sort_unstable());
+        Some(chosen)
     }
 
     /// For each switch that is needed a parent one link nearer to the start, from the furthest inward.
@@ -67,11 +89,14 @@ impl Field<'_> {
         let mut needed = needed;
         let mut parents = BTreeMap::new();
         for distance in (1..=depth).rev() {
-            let level = needed.iter().filter(|&&switch| self.distance.to(switch) == Some(distance));
-            let options = level.map(|&switch| (switch, self.nearer(switch))).collect();
-            let chosen = cover(&options, self.load);
-            needed.extend(chosen.values());
-            parents.extend(chosen);
+            let level = needed.iter().copied();
+            let level: Vec<NodeId> =
+                level.filter(|&switch| self.distance.to(switch) == Some(distance)).collect();
+            let options =
+                level.iter().map(|&switch| Options { choices: self.nearer(switch), weight: 1 });
+            let chosen = cover(&options.collect::<Vec<_>>(), self.load);
+            needed.extend(&chosen);
+            parents.extend(level.into_iter().zip(chosen));
         }
         parents
     }
@@ -84,30 +109,45 @@ impl Field<'_> {
     }
 }
 
-/// Assigns one option to each item so that few options are used: repeatedly takes the option that serves most of the
-/// remaining items; ties go to the least loaded option, then to the lowest id.
-fn cover(
-    options: &BTreeMap<NodeId, Vec<NodeId>>,
-    load: &HashMap<NodeId, u64>,
-) -> BTreeMap<NodeId, NodeId> {
-    let mut serves: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
-    for (&item, choices) in options {
-        for &choice in choices {
-            serves.entry(choice).or_default().insert(item);
+/// The choices of an item, and its weight.
+struct Options {
+    choices: Vec<NodeId>,
+    weight: usize,
+}
+
+/// Chooses for each item so that few choices are used: repeatedly takes the one that serves the largest weight of the
+/// remaining items; ties go to the least loaded one, then to the lowest id.
+fn cover(items: &[Options], load: &HashMap<NodeId, u64>) -> Vec<NodeId> {
+    let mut serves: BTreeMap<NodeId, (usize, Vec<usize>)> = BTreeMap::new();
+    for (number, item) in items.iter().enumerate() {
+        for &choice in &item.choices {
+            let (weight, of) = serves.entry(choice).or_default();
+            *weight += item.weight;
+            of.push(number);
         }
     }
-    let mut chosen = BTreeMap::new();
-    while chosen.len() < options.len() {
-        let rank = |(choice, items): &(&NodeId, &BTreeSet<NodeId>)| {
-            let idle = std::cmp::Reverse(load.get(choice).copied().unwrap_or(0));
-            (items.len(), idle, std::cmp::Reverse(**choice))
-        };
-        let (&best, _) = serves.iter().max_by_key(rank).expect("every item has an option");
-        let items = serves.remove(&best).expect("it was just found");
-        serves.values_mut().for_each(|others| others.retain(|item| !items.contains(item)));
-        chosen.extend(items.into_iter().map(|item| (item, best)));
+    let rank = |choice: NodeId, weight: usize| {
+        (weight, Reverse(load.get(&choice).copied().unwrap_or(0)), Reverse(choice))
+    };
+    let mut best_last: BTreeSet<_> =
+        serves.iter().map(|(&choice, &(weight, _))| rank(choice, weight)).collect();
+    let mut chosen = vec![None; items.len()];
+    while let Some((.., Reverse(best))) = best_last.pop_last() {
+        for number in std::mem::take(&mut serves.get_mut(&best).expect("it serves").1) {
+            if chosen[number].is_some() {
+                continue;
+            }
+            chosen[number] = Some(best);
+            for &other in items[number].choices.iter().filter(|&&other| other != best) {
+                let weight = &mut serves.get_mut(&other).expect("it serves").0;
+                if best_last.remove(&rank(other, *weight)) {
+                    *weight -= items[number].weight;
+                    best_last.insert(rank(other, *weight));
+                }
+            }
+        }
     }
-    chosen
+    chosen.into_iter().map(|choice| choice.expect("every item has a choice")).collect()
 }
 
 /// A tree under construction: the parent of each switch and rank.
@@ -185,5 +225,49 @@ impl Contracted {
         let beneath =
             below.get(&switch).into_iter().flatten().map(|&child| self.lowest_rank(child, below));
         own.into_iter().chain(beneath).min().expect("every switch of a tree has a rank beneath")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The rule, word by word.
+    fn greedy(items: &[Options], load: &HashMap<NodeId, u64>) -> Vec<NodeId> {
+        let mut chosen = vec![None; items.len()];
+        while chosen.contains(&None) {
+            let weight = |choice: &NodeId| -> usize {
+                let left = items.iter().zip(&chosen).filter(|(_, chosen)| chosen.is_none());
+                let served = left.filter(|(item, _)| item.choices.contains(choice));
+                served.map(|(item, _)| item.weight).sum()
+            };
+            let choices = items.iter().flat_map(|item| &item.choices);
+            let rank =
+                |choice: &&NodeId| (weight(choice), Reverse(load[*choice]), Reverse(**choice));
+            let best = *choices.max_by_key(rank).expect("there are choices");
+            for (item, chosen) in items.iter().zip(&mut chosen) {
+                if item.choices.contains(&best) {
+                    chosen.get_or_insert(best);
+                }
+            }
+        }
+        chosen.into_iter().flatten().collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_cover_is_greedy(
+            items in prop::collection::vec((prop::collection::btree_set(0..8u32, 1..5), 1..4usize), 0..20),
+            loads in prop::collection::vec(0..3u64, 8),
+        ) {
+            let load: HashMap<NodeId, u64> = (0..).map(NodeId).zip(loads).collect();
+            let items: Vec<Options> = items
+                .into_iter()
+                .map(|(choices, weight)| Options { choices: choices.into_iter().map(NodeId).collect(), weight })
+                .collect();
+            prop_assert_eq!(cover(&items, &load), greedy(&items, &load));
+        }
     }
 }

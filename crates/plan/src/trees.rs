@@ -1,12 +1,12 @@
 //! The choice of trees: several through a Clos network, without common links between switches.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
 use netsum_topo::{AggregationTree, EdgeId, NodeId, SumOrder};
 
 use crate::distances::Distances;
 use crate::error::PlanError;
-use crate::grow::{TreeCandidate, grow};
+use crate::grow::{Rack, grow, racks_of};
 use crate::request::Request;
 use crate::verify::switch_links;
 
@@ -28,16 +28,24 @@ use crate::verify::switch_links;
 pub fn aggregation_trees(request: &Request) -> Result<Vec<AggregationTree>, PlanError> {
     check(request)?;
     let none_used = HashSet::new();
-    let by_depth = roots_by_depth(request);
+    let racks = racks_of(request);
+    let by_depth = roots_by_depth(request, &racks);
     if by_depth.is_empty() {
         return Err(PlanError::NoRoot { down: down(request, request.topology.switches()) });
     }
     for (&depth, roots) in by_depth.range(..=DEPTH_MAX) {
-        let grown = |&root: &NodeId| grow(request, root, depth, &none_used, request.load);
-        let mut candidates: Vec<TreeCandidate> = roots.iter().filter_map(grown).collect();
-        let order = request.order.cloned().unwrap_or_else(|| commonest_order(&candidates));
-        candidates.sort_by_key(|grown| burden(request, &grown.tree));
-        let trees = pack(request, &candidates, depth, &order);
+        let mut orders = Orders::default();
+        let mut candidates = Vec::new();
+        for &root in roots {
+            if let Some(tree) = grow(request, &racks, root, depth, &none_used, request.load) {
+                orders.count(&tree);
+                candidates.push((burden(request, &tree), root));
+            }
+        }
+        let order = request.order.cloned().unwrap_or_else(|| orders.commonest());
+        candidates.sort_by_key(|&(burden, _)| burden);
+        let roots = candidates.into_iter().map(|(_, root)| root);
+        let trees = pack(request, &racks, roots, depth, &order);
         if !trees.is_empty() {
             return Ok(trees);
         }
@@ -67,10 +75,12 @@ fn check(request: &Request) -> Result<(), PlanError> {
     Ok(())
 }
 
-/// Takes candidates one by one; each must keep its depth and the order without the links of earlier trees.
+/// Grows trees from one root after the other; each must keep its depth and the order without the links of earlier
+/// trees.
 fn pack(
     request: &Request,
-    candidates: &[TreeCandidate],
+    racks: &[Rack],
+    roots: impl Iterator<Item = NodeId>,
     depth: usize,
     order: &SumOrder,
 ) -> Vec<AggregationTree> {
@@ -79,20 +89,21 @@ fn pack(
     // A switch of an earlier tree of this plan counts as loaded, so that hosts with several switches spread their trees
     // over them.
     let mut load = request.load.clone();
-    for candidate in candidates {
+    for root in roots {
         if trees.len() == request.max_trees {
             break;
         }
-        let Some(grown) = grow(request, candidate.start, depth, &used, &load) else {
+        let Some(grown) = grow(request, racks, root, depth, &used, &load) else {
             continue;
         };
-        let known = trees.iter().any(|tree| tree.root == grown.tree.root);
-        if known || grown.tree.order() != *order {
+        // A root with one child only forwards: its tree has another one.
+        let known = trees.iter().any(|tree| tree.root == grown.root);
+        if known || grown.order() != *order {
             continue;
         }
-        used.extend(switch_links(request.topology, &grown.tree));
-        grown.tree.switches().for_each(|switch| *load.entry(switch).or_default() += 1);
-        trees.push(grown.tree);
+        used.extend(switch_links(request.topology, &grown));
+        grown.switches().for_each(|switch| *load.entry(switch).or_default() += 1);
+        trees.push(grown);
     }
     trees
 }
@@ -105,19 +116,13 @@ fn burden(request: &Request, tree: &AggregationTree) -> (u64, u64) {
 }
 
 /// Live switches that reach every rank, by the number of links to the furthest rack switch; least loaded first.
-fn roots_by_depth(request: &Request) -> BTreeMap<usize, Vec<NodeId>> {
-    let Request { topology, placement, live, .. } = request;
-    let live_switches = |host: NodeId| {
-        let switches = topology.neighbours(host).iter().map(|&(switch, _)| switch);
-        switches.filter(|switch| live.contains(switch)).collect::<Vec<NodeId>>()
-    };
-    // Hosts of one rack are as far away as each other.
-    let racks: BTreeSet<Vec<NodeId>> = placement.iter().map(|&host| live_switches(host)).collect();
+fn roots_by_depth(request: &Request, racks: &[Rack]) -> BTreeMap<usize, Vec<NodeId>> {
+    let Request { topology, live, .. } = request;
     let none_used = HashSet::new();
     let mut roots: Vec<(NodeId, usize)> =
         topology.switches().filter(|switch| live.contains(switch)).map(|root| (root, 0)).collect();
     for rack in racks {
-        let distance = Distances::from(request, &rack, &none_used, usize::MAX);
+        let distance = Distances::from(request, &rack.switches, &none_used, usize::MAX);
         roots.retain_mut(|(root, depth)| {
             distance.to(*root).map(|links| *depth = links.max(*depth)).is_some()
         });
@@ -128,18 +133,25 @@ fn roots_by_depth(request: &Request) -> BTreeMap<usize, Vec<NodeId>> {
     by_depth
 }
 
-/// The order of most candidates; ties go to that of the earliest.
-fn commonest_order(candidates: &[TreeCandidate]) -> SumOrder {
-    let mut counts: Vec<(SumOrder, usize)> = Vec::new();
-    for order in candidates.iter().map(|grown| grown.tree.order()) {
-        match counts.iter_mut().find(|(known, _)| *known == order) {
+/// How many trees add in each order.
+#[derive(Default)]
+struct Orders(Vec<(SumOrder, usize)>);
+
+impl Orders {
+    fn count(&mut self, tree: &AggregationTree) {
+        let order = tree.order();
+        match self.0.iter_mut().find(|(known, _)| *known == order) {
             Some((_, count)) => *count += 1,
-            None => counts.push((order, 1)),
+            None => self.0.push((order, 1)),
         }
     }
-    let most = counts.iter().map(|&(_, count)| count).max().unwrap_or(0);
-    let found = counts.into_iter().find(|&(_, count)| count == most);
-    found.expect("there is at least one candidate").0
+
+    /// The order of most trees; ties go to that of the earliest.
+    fn commonest(self) -> SumOrder {
+        let most = self.0.iter().map(|&(_, count)| count).max().unwrap_or(0);
+        let found = self.0.into_iter().find(|&(_, count)| count == most);
+        found.expect("there is at least one candidate").0
+    }
 }
 
 fn down(request: &Request, switches: impl Iterator<Item = NodeId>) -> String {
