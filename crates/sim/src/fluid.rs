@@ -6,8 +6,10 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
-/// A link, and the fraction of the flow's rate that crosses it: 1, or less if the flow is spread over several paths.
+/// A link, and how much of the flow's rate crosses it: 1, less if the flow is spread over several paths, and more if it
+/// stands for several connections that advance together.
 pub type Use = (u32, f64);
 
 /// Active flows and their rates. The caller chooses the units of amounts, times and capacities.
@@ -24,7 +26,7 @@ struct Flow {
     number: u32,
     left: f64,
     rate: f64,
-    uses: Box<[Use]>,
+    uses: Arc<[Use]>,
 }
 
 impl Fluid {
@@ -37,7 +39,8 @@ impl Fluid {
     }
 
     /// Starts a flow now; it uses at least one link, and none twice.
-    pub fn start(&mut self, number: u32, amount: f64, uses: Box<[Use]>) {
+    pub fn start(&mut self, number: u32, amount: f64, uses: impl Into<Arc<[Use]>>) {
+        let uses = uses.into();
         assert!(!uses.is_empty(), "a flow without a link is never limited");
         self.flows.push(Flow { number, left: amount, rate: 0.0, uses });
         self.stale = true;
@@ -139,7 +142,7 @@ impl Filling {
                 let flow = &mut flows[self.users[at as usize] as usize];
                 if flow.rate == f64::INFINITY {
                     flow.rate = f64::from_bits(rate.0);
-                    for &(link, part) in &flow.uses {
+                    for &(link, part) in &*flow.uses {
                         let level = &mut self.links[link as usize];
                         level.growing -= 1;
                         level.part -= part;
@@ -152,7 +155,7 @@ impl Filling {
 
     fn index(&mut self, capacity: &[f64], flows: &[Flow]) {
         self.used.drain(..).for_each(|link| self.links[link as usize] = Level::default());
-        let uses = || flows.iter().flat_map(|flow| &flow.uses);
+        let uses = || flows.iter().flat_map(|flow| &*flow.uses);
         for &(link, part) in uses() {
             let level = &mut self.links[link as usize];
             if level.growing == 0 {
@@ -170,7 +173,7 @@ impl Filling {
         }
         self.users.resize(start as usize, 0);
         for (number, flow) in flows.iter().enumerate() {
-            for &(link, _) in &flow.uses {
+            for &(link, _) in &*flow.uses {
                 let level = &mut self.links[link as usize];
                 self.users[(level.start + level.count) as usize] = number as u32;
                 level.count += 1;

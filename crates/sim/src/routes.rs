@@ -4,6 +4,7 @@
 //! in the second-level cache.
 
 use netsum_topo::{NodeId, Topology};
+use rustc_hash::FxHashMap;
 
 use crate::packet::Packet;
 
@@ -68,8 +69,9 @@ impl Routes {
             links: Vec::new(),
             divisor: divisors(topology, hosts),
         };
+        let mut known = FxHashMap::default();
         for (group, &rack) in racks.iter().enumerate() {
-            routes.fill(topology, group, rack, &alive);
+            routes.fill(topology, group, rack, &alive, &mut known);
         }
         routes
     }
@@ -80,6 +82,7 @@ impl Routes {
         group: usize,
         rack: NodeId,
         alive: &impl Fn(u32) -> bool,
+        known: &mut FxHashMap<Vec<u32>, u32>,
     ) {
         let mut distance = vec![u32::MAX; topology.node_count()];
         distance[rack.0 as usize] = 0;
@@ -104,23 +107,21 @@ impl Routes {
             let entry = match ways.as_slice() {
                 [] => LOCAL,
                 &[one] => one,
-                all => SEVERAL | self.alternatives(all),
+                _ => SEVERAL | self.alternatives(ways, known),
             };
             let row = (here.0 - self.hosts) as usize * self.groups as usize;
             self.table[row + group] = entry;
         }
     }
 
-    fn alternatives(&mut self, ways: &[u32]) -> u32 {
-        let known = |&(start, len): &(u32, u32)| {
-            self.links[start as usize..(start + len) as usize] == *ways
-        };
-        if let Some(at) = self.several.iter().rposition(known) {
-            return at as u32;
-        }
-        self.several.push((self.links.len() as u32, ways.len() as u32));
-        self.links.extend(ways);
-        self.several.len() as u32 - 1
+    /// The number of these alternative links; `known` has those of all that were numbered.
+    fn alternatives(&mut self, ways: Vec<u32>, known: &mut FxHashMap<Vec<u32>, u32>) -> u32 {
+        let (several, links) = (&mut self.several, &mut self.links);
+        *known.entry(ways).or_insert_with_key(|ways| {
+            several.push((links.len() as u32, ways.len() as u32));
+            links.extend(ways);
+            several.len() as u32 - 1
+        })
     }
 
     /// The link on which `switch` (a node number) forwards the packet; `None` if there is no path.

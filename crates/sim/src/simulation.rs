@@ -2,10 +2,10 @@
 
 pub(crate) mod repeats;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use netsum_plan::{Request, aggregation_trees};
-use netsum_topo::{AggregationTree, NodeId, Topology};
+use netsum_topo::{AggregationTree, EdgeId, NodeId, Topology};
 
 pub use crate::aggregation::MEMORY_BYTES;
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
@@ -418,24 +418,10 @@ impl<P: Payload> Simulation<P> {
         trees: usize,
     ) -> Result<Vec<AggregationTree>, String> {
         let topology = self.net.topology();
-        let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
         let live = topology.switches().filter(|switch| !self.in_force.is_dead(*switch)).collect();
-        let mut load = self.load.clone();
-        if !spec.roots.is_empty() {
-            // Switches that the job does not name as roots come after those that it names, whatever their load.
-            let others = topology.switches().filter(|switch| !spec.roots.contains(&switch.0));
-            others.for_each(|switch| *load.entry(switch).or_default() += 1 << 32);
-        }
-        let request = Request {
-            topology,
-            placement: &placement,
-            live: &live,
-            max_trees: trees,
-            load: &load,
-            links: &self.in_force.dead_edges(),
-            order: None,
-        };
-        let mut planned = aggregation_trees(&request).map_err(|error| error.to_string())?;
+        let around =
+            Around { load: &self.load, live: &live, dead_links: &self.in_force.dead_edges() };
+        let mut planned = around.plan(topology, spec, trees)?;
         // The planner takes dead links last, but it may take them.
         if planned.iter().any(|tree| self.is_tree_alive(tree)) {
             planned.retain(|tree| self.is_tree_alive(tree));
@@ -445,6 +431,43 @@ impl<P: Payload> Simulation<P> {
         }
         self.trees.insert(job, planned.clone());
         Ok(planned)
+    }
+}
+
+/// What a job's trees are planned around.
+pub(crate) struct Around<'a> {
+    /// Number of trees through each switch.
+    pub load: &'a HashMap<NodeId, u64>,
+    pub live: &'a HashSet<NodeId>,
+    /// A load of each dead link that no other link has.
+    pub dead_links: &'a HashMap<EdgeId, u64>,
+}
+
+impl Around<'_> {
+    /// At most `trees` trees for a job, rooted at the switches that it names if possible.
+    pub(crate) fn plan(
+        &self,
+        topology: &Topology,
+        spec: &JobSpec,
+        trees: usize,
+    ) -> Result<Vec<AggregationTree>, String> {
+        let placement: Vec<NodeId> = spec.placement.iter().map(|&host| NodeId(host)).collect();
+        let mut load = self.load.clone();
+        if !spec.roots.is_empty() {
+            // Switches that the job does not name as roots come after those that it names, whatever their load.
+            let others = topology.switches().filter(|switch| !spec.roots.contains(&switch.0));
+            others.for_each(|switch| *load.entry(switch).or_default() += 1 << 32);
+        }
+        let request = Request {
+            topology,
+            placement: &placement,
+            live: self.live,
+            max_trees: trees,
+            load: &load,
+            links: self.dead_links,
+            order: None,
+        };
+        aggregation_trees(&request).map_err(|error| error.to_string())
     }
 }
 

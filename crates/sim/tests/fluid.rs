@@ -190,13 +190,110 @@ fn a_sprayed_flow_uses_all_paths() {
     assert!(times("flow").iter().any(|&us| us > 1.2 * alone), "{:?}", times("flow"));
 }
 
+/// Runs a configuration; by step, the times of its start, of its first gradient and of its end, in µs.
+fn steps_of(text: &str) -> Vec<[f64; 3]> {
+    let folder = tempfile::tempdir().unwrap();
+    let (config, built) = parse(text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
+    run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
+    let csv = std::fs::read_to_string(folder.path().join("steps.csv")).unwrap();
+    let names: Vec<&str> = csv.lines().next().unwrap().split(',').collect();
+    let columns = ["start_us", "reduce_start_us", "end_us"]
+        .map(|name| names.iter().position(|&n| n == name).expect("it has this column"));
+    let row = |line: &str| {
+        let cells: Vec<&str> = line.split(',').collect();
+        columns.map(|column| cells[column].parse().unwrap())
+    };
+    csv.lines().skip(1).map(row).collect()
+}
+
+const EIGHT: &str = "duration = \"1s\"\n[fabric]\nkind = \"leaf-spine\"\nracks = 2\nhosts_per_rack = 4\n\
+                     spines = 1\nuplink_rate = \"10Gbit/s\"\nrate = \"10Gbit/s\"\n";
+
+/// 1,000 fragments of 1,476 bytes up four links and down four, of 1 µs each, of which one is in the train already.
 #[test]
-fn fluids_know_flows_only() {
-    let text = "duration = \"1ms\"\n[fabric]\nkind = \"single-switch\"\nhosts = 4\n[scheme]\nkind = \"fluid\"\n\
-                [[jobs]]\ncompute = \"1us\"\nbytes = 1000\nworkers = 2\n";
-    let error = parse(text, "run.toml", Path::new(".")).err().expect("it is refused").to_string();
-    assert!(
-        error.starts_with("run.toml:7: jobs: the scheme \"fluid\" knows flows only"),
-        "{error}"
+fn a_job_by_trees_takes_as_long_as_its_fragments() {
+    let text = format!(
+        "{EIGHT}[scheme]\nkind = \"fluid\"\n[[jobs]]\ncompute = \"50us\"\nbytes = 1408000\nworkers = 8\nsteps = 3\n"
     );
+    let packet_us = 1476.0 * 8.0 / 10e3;
+    let reduce_us = 1000.0 * packet_us + 3.0 * packet_us + 4.0;
+    for (step, [start, reduce, end]) in steps_of(&text).into_iter().enumerate() {
+        let begun = step as f64 * (50.0 + reduce_us);
+        for (found, want) in
+            [(start, begun), (reduce, begun + 50.0), (end, begun + 50.0 + reduce_us)]
+        {
+            assert!((found - want).abs() < 1e-3, "step {step}: {found} instead of {want}");
+        }
+    }
+}
+
+/// Fourteen steps of one segment, of which the slowest passes four links.
+#[test]
+fn a_job_by_a_ring_takes_as_long_as_its_steps() {
+    let text = format!(
+        "{EIGHT}[scheme]\nkind = \"fluid\"\n[[jobs]]\ncompute = \"0us\"\nbytes = 8000\nworkers = 8\n\
+         scheme = {{ kind = \"ring\" }}\n"
+    );
+    let want = 14.0 * 4.0 * ((1000.0 + 54.0) * 8.0 / 10e3 + 1.0);
+    let [[_, _, end]] = steps_of(&text)[..] else { panic!("one step") };
+    assert!((end - want).abs() < 1e-3, "{end} instead of {want}");
+}
+
+/// Where connections share no link, packets take as long as fluids, but for acknowledgements and windows that grow.
+#[test]
+fn jobs_alone_take_as_long_as_their_packets() {
+    let fabric =
+        "duration = \"1s\"\n[fabric]\nkind = \"single-switch\"\nhosts = 8\nrate = \"10Gbit/s\"\n";
+    for scheme in ["panama", "ring", "halving-doubling"] {
+        let text = |kind: &str, own: &str| {
+            format!(
+                "{fabric}[scheme]\nkind = \"{kind}\"\n[tcp]\nack_bytes = 1\ninitial_window = 1000\n\
+                 [[jobs]]\ncompute = \"1ms\"\nbytes = 20000000\nbuckets = 4\nworkers = 8\nsteps = 2\n{own}"
+            )
+        };
+        let own = format!("scheme = {{ kind = \"{scheme}\" }}\n");
+        let ends = [text("fluid", &own), text(scheme, "")].map(|text| steps_of(&text)[1][2]);
+        let [fluid, packets] = ends;
+        assert!((1.0 - packets / fluid).abs() < 0.1, "{scheme}: {fluid} and {packets} µs");
+    }
+}
+
+/// A flow into a host of the job has half of its link: the job counts as one connection there.
+#[test]
+fn jobs_and_flows_share_links() {
+    let text = "duration = \"1s\"\n[fabric]\nkind = \"single-switch\"\nhosts = 5\nrate = \"10Gbit/s\"\n\
+                [scheme]\nkind = \"fluid\"\n\
+                [[flows]]\nkind = \"one\"\nsrc = 4\ndst = 1\nbytes = 1448000\n\
+                [[jobs]]\ncompute = \"0us\"\nbytes = 140800000\nworkers = 4\nscheme = { kind = \"SCHEME\" }\n";
+    for scheme in ["panama", "ring"] {
+        let csv = flows_csv(&text.replace("SCHEME", scheme));
+        let us: f64 = csv.lines().nth(1).unwrap().split(',').nth(6).unwrap().parse().unwrap();
+        let alone = 1000.0 * 1502.0 * 8.0 / 10e3;
+        assert!((us / alone - 2.0).abs() < 0.01, "{scheme}: {us} µs");
+    }
+    // All connections of a parameter server into a host count: three of four, all the time.
+    let csv = flows_csv(&text.replace("SCHEME", "parameter-server"));
+    let us: f64 = csv.lines().nth(1).unwrap().split(',').nth(6).unwrap().parse().unwrap();
+    assert!((us / (1000.0 * 1502.0 * 8.0 / 10e3) - 4.0).abs() < 0.01, "{us} µs");
+}
+
+#[test]
+fn what_only_packets_decide_is_refused() {
+    let job = "duration = \"1ms\"\n[fabric]\nkind = \"single-switch\"\nhosts = 4\n[scheme]\nkind = \"fluid\"\n\
+               [[jobs]]\ncompute = \"1us\"\nbytes = 1000\nworkers = 2\n";
+    for (more, start) in [
+        (
+            "scheme = { kind = \"atp\" }\n",
+            "run.toml:11: jobs.0.scheme.kind: what slots and pools do",
+        ),
+        (
+            "[samples]\nevery = \"1us\"\nlinks = [\"*\"]\n",
+            "run.toml:11: samples: the scheme \"fluid\" knows",
+        ),
+    ] {
+        let text = format!("{job}{more}");
+        let error =
+            parse(&text, "run.toml", Path::new(".")).err().expect("it is refused").to_string();
+        assert!(error.starts_with(start), "{error}");
+    }
 }

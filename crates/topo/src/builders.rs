@@ -10,7 +10,8 @@ use crate::units::{Bytes, Rate};
 /// Listening addresses of a built fabric's processes.
 ///
 /// Controller `base.0.1:7700`; host i at `base.(1 + i/250).(1 + i%250)`; switch i at
-/// `base.(128 + i/250).(1 + i%250):7701`, its metrics at port 9100 there.
+/// `base.(128 + i/250).(1 + i%250):7701`, its metrics at port 9100 there. After 31,750 of each the second byte of the
+/// base counts on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Addressing {
     /// The first two bytes of every address, as `[127, 77]`.
@@ -164,12 +165,12 @@ impl Builder {
         shape: String,
         size: Size,
     ) -> Result<Builder, TopoError> {
+        let [a, b] = addressing.base;
+        let most = ADDRESSES * (256 - u64::from(b));
         let problem = if size.hosts == 0 {
             "there must be at least one host".to_owned()
-        } else if size.hosts > ADDRESSES || size.switches > ADDRESSES {
-            format!(
-                "the addressing holds {ADDRESSES} hosts and {ADDRESSES} switches; build a smaller one"
-            )
+        } else if size.hosts > most || size.switches > most {
+            format!("the addressing holds {most} hosts and {most} switches; build a smaller one")
         } else if size.uplinks > UPLINKS_MAX {
             format!("at most {UPLINKS_MAX} links between switches; build a smaller one")
         } else {
@@ -178,7 +179,6 @@ impl Builder {
         if !problem.is_empty() {
             return Err(TopoError::Shape { shape, problem });
         }
-        let [a, b] = addressing.base;
         let controller = SocketAddr::from((Ipv4Addr::new(a, b, 0, 1), 7700));
         let fabric = Fabric {
             name: name.to_owned(),
@@ -222,7 +222,10 @@ impl Builder {
 
     fn address(&self, third: usize, index: usize) -> IpAddr {
         let [a, b] = self.addressing.base;
-        Ipv4Addr::new(a, b, (third + index / PER_BYTE) as u8, (1 + index % PER_BYTE) as u8).into()
+        let (above, index) = (index / ADDRESSES as usize, index % ADDRESSES as usize);
+        let second = b + above as u8;
+        Ipv4Addr::new(a, second, (third + index / PER_BYTE) as u8, (1 + index % PER_BYTE) as u8)
+            .into()
     }
 
     fn finish(self) -> Result<Fabric, TopoError> {
@@ -234,13 +237,13 @@ impl Builder {
 const HOST_BASE: usize = 1;
 const SWITCH_BASE: usize = 128;
 const PER_BYTE: usize = 250;
-/// Number of addresses for hosts, and for switches.
+/// Number of addresses for hosts, and for switches, for each second byte.
 const ADDRESSES: u64 = (PER_BYTE * (SWITCH_BASE - HOST_BASE)) as u64;
 /// Links between switches: far beyond any machine, and some hundred megabytes.
 const UPLINKS_MAX: u64 = 1 << 20;
 
-/// 65,536 hosts: more than the addressing holds, and far from overflow.
-const FAT_TREE_MAX: u32 = 64;
+/// 524,288 hosts: more than anybody simulates, and far from overflow.
+const FAT_TREE_MAX: u32 = 128;
 
 #[cfg(test)]
 mod tests {
@@ -267,6 +270,15 @@ mod tests {
     fn study_sized_fat_tree() {
         let fabric = fat_tree(16, RATE, Addressing::default()).unwrap();
         assert_eq!((fabric.hosts.len(), fabric.switches.len()), (1024, 320));
+    }
+
+    #[test]
+    fn addresses_go_on_in_the_second_byte() {
+        let fabric = single_switch(40_000, RATE, Addressing::default()).unwrap();
+        let at = |host: usize| fabric.hosts[host].address.to_string();
+        assert_eq!((at(31_749), at(31_750)), ("127.77.127.250".into(), "127.78.1.1".into()));
+        let different: std::collections::HashSet<_> = (0..40_000).map(at).collect();
+        assert_eq!(different.len(), 40_000);
     }
 
     #[test]
@@ -311,9 +323,8 @@ mod tests {
         assert!(
             fail(leaf_spine(2, 2, 1, RATE, Rate(0), Addressing::default())).contains("rate is 0")
         );
-        assert!(
-            fail(single_switch(40_000, RATE, Addressing::default())).contains("holds 31750 hosts")
-        );
+        let most = fail(single_switch(10_000_000, RATE, Addressing::default()));
+        assert!(most.contains("holds 5683250 hosts"), "{most}");
         assert_eq!(
             fail(single_switch(0, RATE, Addressing::default())),
             "cannot build a single switch of 0 hosts: there must be at least one host"

@@ -204,13 +204,14 @@ impl Checker<'_> {
 
     fn check_names(&self, raw: &RawFabric) -> Result<(), TopoError> {
         self.check_name(&raw.name, "fabric")?;
-        let mut lines = HashMap::new();
+        let mut known = HashMap::new();
         let hosts = raw.host.iter().map(|host| (&host.name, "host"));
         let switches = raw.switch.iter().map(|switch| (&switch.name, "switch"));
         let servers = raw.server.iter().map(|server| (&server.name, "server"));
         for (name, kind) in hosts.chain(switches).chain(servers) {
             self.check_name(name, kind)?;
-            if let Some(line) = lines.insert(name.get_ref().as_str(), self.line(name)) {
+            if let Some(other) = known.insert(name.get_ref().as_str(), name) {
+                let line = self.line(other);
                 let problem = format!(
                     "line {line} has the same name; names of hosts, switches and servers must differ"
                 );

@@ -171,7 +171,7 @@ impl Source<'_> {
                 );
             }
             if scheme.kind == SchemeKind::Fluid && key != "scheme" {
-                return fail("kind", "\"fluid\" is of the whole run, and of flows only");
+                return fail("kind", "\"fluid\" is of the whole run; write it in [scheme]");
             }
             if scheme.trees == 0 || scheme.trees > 64 {
                 return fail("trees", "a job has 1 to 64 trees");
@@ -199,19 +199,28 @@ impl Source<'_> {
     }
 
     fn check_fluid(&self, config: &Config) -> Result<(), ConfigError> {
-        let others = [
-            ("jobs", !config.jobs.is_empty()),
-            ("mix", config.mix.is_some()),
-            ("scenario", config.scenario.is_some()),
-            ("samples", config.samples.is_some()),
-        ];
-        match others.into_iter().find(|other| other.1) {
-            Some((key, _)) if config.scheme.kind == SchemeKind::Fluid => Err(self.invalid(
-                key,
-                "the scheme \"fluid\" knows flows only: no jobs, no faults, no queues to sample",
-            )),
-            _ => Ok(()),
+        if config.scheme.kind != SchemeKind::Fluid {
+            return Ok(());
         }
+        let others =
+            [("scenario", config.scenario.is_some()), ("samples", config.samples.is_some())];
+        if let Some((key, _)) = others.into_iter().find(|other| other.1) {
+            let reason = "the scheme \"fluid\" knows no faults and no queues to sample";
+            return Err(self.invalid(key, reason));
+        }
+        for (i, job) in config.jobs.iter().enumerate() {
+            if job.scheme.as_ref().is_some_and(|scheme| !scheme.can_flow()) {
+                let reason = "what slots and pools do depends on packets; a fluid knows trees and algorithms of hosts";
+                return Err(self.invalid(&format!("jobs.{i}.scheme.kind"), reason));
+            }
+            let scheduled =
+                [("replay", job.replay.is_some()), ("parallel", job.parallel.is_some())];
+            if let Some((key, _)) = scheduled.into_iter().find(|scheduled| scheduled.1) {
+                let reason = "schedules are not simulated as fluids; give the job compute and bytes, or layers";
+                return Err(self.invalid(&format!("jobs.{i}.{key}"), reason));
+            }
+        }
+        Ok(())
     }
 
     fn check_loads(&self, config: &Config) -> Result<(), ConfigError> {

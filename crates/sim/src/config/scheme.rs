@@ -55,7 +55,8 @@ pub enum SchemeKind {
     /// Each flow and job alone on the fabric; jobs as `panama`.
     #[serde(rename = "ideal")]
     Ideal,
-    /// No packets: flows are fluids with max-min shares of links. No jobs.
+    /// No packets: flows, and operations of jobs, are fluids with max-min shares of links. Jobs without a scheme of
+    /// their own as `panama`.
     #[serde(rename = "fluid")]
     Fluid,
     /// Ring between hosts.
@@ -167,8 +168,9 @@ impl Scheme {
             SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
             SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),
             SchemeKind::TreesNoControl => config(CongestionRule::Fixed(self.window), 1000),
-            SchemeKind::Fluid => unreachable!("a run of fluids has no jobs: it was checked"),
-            SchemeKind::Panama | SchemeKind::Ideal => config(CongestionRule::Panama, 1000),
+            SchemeKind::Panama | SchemeKind::Ideal | SchemeKind::Fluid => {
+                config(CongestionRule::Panama, 1000)
+            }
             SchemeKind::Panama88 => config(CongestionRule::Panama, 875),
             SchemeKind::Panama94 => config(CongestionRule::Panama, 937),
             SchemeKind::PanamaPerBranch => config(CongestionRule::PerBranch, 1000),
@@ -186,6 +188,12 @@ impl Scheme {
                 timeout_ns: PoolConfig::TIMEOUT_NS,
             }),
         }
+    }
+
+    /// Whether the operations of jobs can be fluids: servers and pools add where the slots are, which packets decide.
+    pub(super) fn can_flow(&self) -> bool {
+        let packets = [SchemeKind::Atp, SchemeKind::AtpNoControl, SchemeKind::Switchml];
+        !packets.contains(&self.kind)
     }
 
     fn slots(&self, congestion: CongestionRule) -> job::Scheme {

@@ -85,6 +85,11 @@ impl Summary {
         self.unfinished_jobs -= usize::from(spec.steps != ENDLESS);
     }
 
+    /// A job that does not run by its scheme, with the reason.
+    pub(super) fn refused(&mut self, job: u32, reason: &str) {
+        self.refused.push(format!("job {job} {reason}"));
+    }
+
     pub(super) fn end(&mut self, simulation: &mut Simulation) {
         let net = simulation.network();
         let balance = net.balance();
@@ -105,8 +110,9 @@ impl Summary {
                 "PAUSE deadlock: at the end {links}{more} wait for each other, and none resumes"
             ));
         }
-        let refused = simulation.refused().into_iter();
-        self.refused.extend(refused.map(|(job, what)| format!("job {job} {what}")));
+        for (job, what) in simulation.refused() {
+            self.refused(job, &what);
+        }
     }
 
     /// The simulated time at which a part of the run ended.
