@@ -82,17 +82,20 @@ class CountingResult(unittest.TextTestResult):
         super().stopTest(test)
 
 
-def answer_to_gloo(groups) -> None:
-    """Register netsum's creator as gloo in this process and its forks. groups: counts the created groups."""
+def answer_to_gloo(groups, options=None) -> None:
+    """Register netsum's creator as gloo in this process and its forks.
+
+    groups: counts the created groups. options: netsum's, in place of those that the suite gives.
+    """
     import torch.distributed as dist
 
     from netsum.torch import entries
     from netsum.torch.create import create
 
-    def counting(group, options):
+    def counting(group, given):
         with groups.get_lock():
             groups.value += 1
-        return create(group, options)
+        return create(group, options or given)
 
     dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(counting, True)
     # The suite expects events "gloo:all_reduce" and so on.

@@ -1,6 +1,6 @@
 """Runs PyTorch's own tests of FSDP2, DTensor, device meshes and ZeRO on backend netsum.
 
-    python tests/peers/torch_sharded.py --source pytorch [-k PATTERN] [--jobs 4]
+    python tests/peers/torch_sharded.py --source pytorch [-k PATTERN] [--jobs 4] [--switches]
 
 The files are not in torch's wheel: --source is a clone of github.com/pytorch/pytorch, or its source package (`apt-get
 source pytorch` with Debian's `deb-src`), of a version near torch's own; without it the script prints a message and
@@ -8,6 +8,9 @@ exits with 0. Most cases ask for several GPUs. They run on the CPU: each file is
 nothing is skipped for want of a GPU. What needs one for more than its memory (clocks, memory statistics, inductor), or
 more than 2 GiB per rank, fails on every backend, so each case runs on gloo first, and on netsum if it passed there.
 Cases whose ranks are threads have a backend of their own and are left out.
+
+With --switches, the operations of all groups that switches know pass the switches of the demo's fabric, whatever their
+size; the script prints what the switches received, and fails if that is nothing.
 """
 
 import argparse
@@ -18,8 +21,10 @@ import multiprocessing
 import os
 import resource
 import sys
+import time
 import types
 import unittest
+from collections.abc import Iterator
 from pathlib import Path
 
 from torch_distributed import answer_to_gloo
@@ -47,6 +52,11 @@ ON_THE_CPU = {
 EXCUSED: dict[str, str] = {}
 """Cases that pass on gloo and may fail on netsum, with the reason."""
 
+ALL_GROUPS: dict[str, object] = {}
+"""Arguments of `answer_to_gloo`."""
+
+HEARTBEAT_S = 1.5
+"""By then the last counters of the switches have reached the controller."""
 CASE_S = 300
 """A case that takes longer has failed."""
 RANK_BYTES = 2 << 30
@@ -69,6 +79,7 @@ def main() -> int:
     parser.add_argument("--source", type=Path, default=Path("out/peers/pytorch"), help="a clone or source package")
     parser.add_argument("-k", dest="pattern", default="", help="only cases whose name contains this")
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time; each has up to 8 ranks")
+    parser.add_argument("--switches", action="store_true", help="the network path, over the demo's fabric")
     parser.add_argument("--log", type=Path, default=Path("out/peers/torch_sharded.log"), help="what the cases print")
     arguments = parser.parse_args()
     folder = arguments.source / "test/distributed"
@@ -81,8 +92,30 @@ def main() -> int:
     cases, missing = all_cases(folder, arguments.pattern)
     on_gloo = run(cases, "gloo", arguments.jobs, arguments.log)
     able = [case for case in cases if on_gloo[case.id()].kind == "passed"]
-    on_netsum = run(able, "netsum", arguments.jobs, arguments.log)
+    with through_switches() if arguments.switches else contextlib.nullcontext():
+        on_netsum = run(able, "netsum", arguments.jobs, arguments.log)
     return report(on_gloo, on_netsum, missing)
+
+
+@contextlib.contextmanager
+def through_switches() -> Iterator[None]:
+    """The network path for every group that this process and its forks create."""
+    from netsum.demo.meter import LinkMeter
+    from netsum.fabric.builtin import demo_description
+    from netsum.fabric.local import temporary
+    from netsum.torch.backend import Options
+
+    with temporary(demo_description()) as fabric:
+        os.environ.update(fabric.environment(), NETSUM_COLLECTIVES="all", NETSUM_MIN_BYTES="1")
+        ALL_GROUPS["options"] = Options(in_network=True)
+        meter = LinkMeter(fabric.description)
+        meter.read(fabric.status())
+        yield
+        time.sleep(HEARTBEAT_S)
+        meter.read(fabric.status())
+        received = sum(meter.link_bytes().values())
+        print(f"{received / 1e6:.1f} MB on the links of {', '.join(s.name for s in fabric.description.switches)}")
+        assert received > 0, "no packet passed a switch"
 
 
 def pretend_gpus() -> None:
@@ -164,7 +197,7 @@ def _run(cases: list[unittest.TestCase], backend: str, outcomes, groups, log: Pa
         os.dup2(out.fileno(), 2)
     resource.setrlimit(resource.RLIMIT_DATA, (RANK_BYTES, RANK_BYTES))
     if backend == "netsum":
-        answer_to_gloo(groups)
+        answer_to_gloo(groups, **ALL_GROUPS)
     for case in cases:
         result = unittest.TestResult()
         with contextlib.suppress(SystemExit):
