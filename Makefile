@@ -135,7 +135,7 @@ fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a fol
 # code that synchronises. `-rdynamic` lets the plug-in use the sanitizer's functions of the program that loads it.
 SANITIZED = RUSTFLAGS='-Zsanitizer=$(SANITIZER) -Clink-arg=-rdynamic' CARGO_TARGET_DIR=$(CURDIR)/target/$(SANITIZER) \
 	CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
-	TSAN_OPTIONS=suppressions=$(CURDIR)/crates/nccl-net/tests/schedules/races.txt
+	TSAN_OPTIONS="ignore_noninstrumented_modules=1 suppressions=$(CURDIR)/crates/nccl-net/tests/schedules/races.txt"
 collnet: ## NCCL's plug-in called as NCCL calls it, over real switches; SCHEDULES=n for each version, UNDER=a command for the ranks, such as valgrind; SANITIZER=thread or address, with nightly Rust
 ifdef SANITIZER
 	@rustc +nightly --print sysroot 2>/dev/null | xargs -I{} test -e {}/lib/rustlib/src/rust/library/std || { \
@@ -174,7 +174,7 @@ release: $(STAMPS)/release ## wheels, Debian packages, container images, a bill 
 
 test-release: build $(STAMPS)/release ## what `make release` made, installed and run on clean roots (root); TWICE=1 builds it again elsewhere and compares
 	$(BIN)/pytest tests/packages -rs
-	$(if $(TWICE),$(BIN)/python release/twice.py)
+	$(if $(TWICE),$(BIN)/python release/twice.py $(if $(PROCESSOR),--processor $(PROCESSOR)))
 
 test-peers: build $(STAMPS)/torch ## PyTorch's own DistributedTest on this backend, 2 and 3 ranks, and its tests of FSDP2 and DTensor (PYTORCH=a clone of it); half an hour
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-peers.txt
@@ -207,10 +207,11 @@ setup-etcd: ## etcd and its client, from apt if this is root; without them tests
 
 setup-release: $(STAMPS)/release ## what `make release` needs: zig and others from PyPI, the standard libraries of the targets from rustup
 
-setup-packages: ## mmdebstrap, podman, runc, skopeo and a registry, from apt if this is root; without them no package is tried on a clean root
-	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null && command -v docker-registry >/dev/null || \
-	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo docker-registry >/dev/null; } || \
-	{ echo "mmdebstrap, podman or docker-registry is missing: install them with your system's packages"; exit 1; }
+setup-packages: ## mmdebstrap, podman, runc, skopeo, a registry and QEMU, from apt if this is root; without them no package is tried on a clean root
+	@command -v mmdebstrap >/dev/null && command -v podman >/dev/null && command -v docker-registry >/dev/null && \
+	{ command -v qemu-aarch64-static >/dev/null || command -v qemu-x86_64-static >/dev/null; } || \
+	{ test $$(id -u) = 0 && apt-get install -y -q --no-install-recommends mmdebstrap podman runc skopeo docker-registry qemu-user-static >/dev/null; } || \
+	{ echo "mmdebstrap, podman, docker-registry or qemu-user-static is missing: install them with your system's packages"; exit 1; }
 
 setup-kubernetes: $(STAMPS)/tools ## kube-apiserver, its controllers, kubectl, etcd, kwok and helm, built by Go: ten minutes, 4 GB; without them tests of clusters are left out
 	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-kubernetes.txt

@@ -1,6 +1,7 @@
 """Builds the release again, from a copy of its sources in another folder, and compares the checksums.
 
-The copy shares nothing with this checkout but cargo's downloads. Run by `make test-release TWICE=1`.
+The copy shares nothing with this checkout but cargo's downloads. Run by `make test-release TWICE=1`; arguments, such as
+`--processor x86_64`, are those of the first release.
 """
 
 import json
@@ -24,6 +25,7 @@ def main() -> None:
         _copy_sources(copy)
         environment = {**os.environ, "SOURCE_DATE_EPOCH": str(_epoch())}
         command = [sys.executable, str(copy / "release/release.py"), "--out", str(Path(name) / "out")]
+        command += sys.argv[1:]
         subprocess.run(command, cwd=copy, env=environment, check=True, umask=0o077)
         again = dict(_sums(Path(name) / "out/SHA256SUMS"))
     before = dict(_sums(first))
