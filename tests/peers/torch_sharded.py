@@ -26,8 +26,12 @@ import types
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch_distributed import answer_to_gloo
+
+if TYPE_CHECKING:
+    from netsum.torch.backend import Options
 
 FILES = [
     "_composable/fsdp/test_fully_shard_*.py",
@@ -51,9 +55,6 @@ ON_THE_CPU = {
 
 EXCUSED: dict[str, str] = {}
 """Cases that pass on gloo and may fail on netsum, with the reason."""
-
-ALL_GROUPS: dict[str, object] = {}
-"""Arguments of `answer_to_gloo`."""
 
 HEARTBEAT_S = 1.5
 """By then the last counters of the switches have reached the controller."""
@@ -92,14 +93,14 @@ def main() -> int:
     cases, missing = all_cases(folder, arguments.pattern)
     on_gloo = run(cases, "gloo", arguments.jobs, arguments.log)
     able = [case for case in cases if on_gloo[case.id()].kind == "passed"]
-    with through_switches() if arguments.switches else contextlib.nullcontext():
-        on_netsum = run(able, "netsum", arguments.jobs, arguments.log)
+    with through_switches() if arguments.switches else contextlib.nullcontext() as options:
+        on_netsum = run(able, "netsum", arguments.jobs, arguments.log, options)
     return report(on_gloo, on_netsum, missing)
 
 
 @contextlib.contextmanager
-def through_switches() -> Iterator[None]:
-    """The network path for every group that this process and its forks create."""
+def through_switches() -> Iterator["Options"]:
+    """A fabric for this process and its forks; the options of groups that use it."""
     from netsum.demo.meter import LinkMeter
     from netsum.fabric.builtin import demo_description
     from netsum.fabric.local import temporary
@@ -107,10 +108,9 @@ def through_switches() -> Iterator[None]:
 
     with temporary(demo_description()) as fabric:
         os.environ.update(fabric.environment(), NETSUM_COLLECTIVES="all", NETSUM_MIN_BYTES="1")
-        ALL_GROUPS["options"] = Options(in_network=True)
         meter = LinkMeter(fabric.description)
         meter.read(fabric.status())
-        yield
+        yield Options(in_network=True)
         time.sleep(HEARTBEAT_S)
         meter.read(fabric.status())
         received = sum(meter.link_bytes().values())
@@ -169,13 +169,15 @@ def load(name: str, file: Path) -> types.ModuleType:
     return module
 
 
-def run(cases: list[unittest.TestCase], backend: str, jobs: int, log: Path) -> dict[str, Outcome]:
-    """The outcomes by case. Prints a line for each."""
+def run(
+    cases: list[unittest.TestCase], backend: str, jobs: int, log: Path, options: "Options | None" = None
+) -> dict[str, Outcome]:
+    """The outcomes by case. Prints a line for each. options: of all groups of netsum."""
     context = multiprocessing.get_context("fork")
     outcomes, groups = context.SimpleQueue(), context.Value("i", 0)
     # Neighbours in a file take about as long as each other.
     parts = [cases[first::jobs] for first in range(jobs)]
-    workers = [context.Process(target=_run, args=(part, backend, outcomes, groups, log)) for part in parts]
+    workers = [context.Process(target=_run, args=(part, backend, outcomes, groups, log, options)) for part in parts]
     for worker in workers:
         worker.start()
     found = {}
@@ -191,13 +193,13 @@ def run(cases: list[unittest.TestCase], backend: str, jobs: int, log: Path) -> d
     return found
 
 
-def _run(cases: list[unittest.TestCase], backend: str, outcomes, groups, log: Path) -> None:
+def _run(cases: list[unittest.TestCase], backend: str, outcomes, groups, log: Path, options) -> None:
     with log.open("a") as out:
         os.dup2(out.fileno(), 1)
         os.dup2(out.fileno(), 2)
     resource.setrlimit(resource.RLIMIT_DATA, (RANK_BYTES, RANK_BYTES))
     if backend == "netsum":
-        answer_to_gloo(groups, **ALL_GROUPS)
+        answer_to_gloo(groups, options)
     for case in cases:
         result = unittest.TestResult()
         with contextlib.suppress(SystemExit):

@@ -109,7 +109,7 @@ impl Rank {
         tell_progress(&self.meeting);
     }
 
-    fn join(&self, id: u64, members: &[usize]) -> (usize, usize) {
+    fn join(&self, id: u64, members: &[usize], what: &str) -> (usize, usize) {
         let (collnet, size) = (self.collnet, members.len());
         let index = members.iter().position(|&member| member == self.rank).unwrap();
         self.net.init().unwrap();
@@ -123,14 +123,16 @@ impl Rank {
         let listening = collnet.listen(&mut handle).unwrap();
         let mut all = exchange(&self.meeting, id << 1, (index, size), &handle);
         let communicator = collnet.connect(&mut all, index, listening);
-        let communicator = communicator.unwrap_or_else(|code| panic!("{code}: {:?}", log()));
+        let communicator =
+            communicator.unwrap_or_else(|code| panic!("{what}: connect: code {code}: {:?}", log()));
         collnet.close_listen(listening).unwrap();
         (communicator, index)
     }
 
     fn proxy(&self, number: u64, plan: &Communicator) {
-        let (communicator, index) = self.join(plan.id, &plan.members);
-        let what = format!("schedule {number}, rank {} of {:?}", self.rank, plan.members);
+        let cancels = if plan.cancels { ", which is cancelled" } else { "" };
+        let what = format!("schedule {number}, rank {} of {:?}{cancels}", self.rank, plan.members);
+        let (communicator, index) = self.join(plan.id, &plan.members, &what);
         let messages = Messages::connect(self, plan, index);
         let mut delays = Random::new(plan.id, 1000 + self.rank as u64);
         let mut running: VecDeque<Running> = VecDeque::new();
@@ -285,7 +287,7 @@ impl Rank {
     /// Reduce-scatters and all-gathers, which run in switches or between hosts.
     pub fn scatters_and_gathers(&self, in_switches: bool) {
         const EACH: usize = 3;
-        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
+        let (communicator, index) = self.join(1, &[0, 1, 2, 3], "all ranks");
         let count = 20_000;
         for seed in 0..EACH as u64 {
             for kind in [Kind::ReduceScatter, Kind::Allgather] {
@@ -314,7 +316,7 @@ impl Rank {
 
     /// Rank 3 ends in the middle of a communicator: the others are told, and can close it.
     pub fn sees_a_death(&self) {
-        let (communicator, index) = self.join(1, &[0, 1, 2, 3]);
+        let (communicator, index) = self.join(1, &[0, 1, 2, 3], "all ranks");
         let operation = |seed| Operation {
             kind: Kind::Allreduce,
             in_place: false,
@@ -348,7 +350,7 @@ impl Rank {
     }
 
     pub fn calls_wrongly(&self) {
-        let (communicator, _) = self.join(1, &[0, 1, 2, 3]);
+        let (communicator, _) = self.join(1, &[0, 1, 2, 3], "all ranks");
         let (collnet, mut memory) = (self.collnet, vec![0; 64]);
         assert_eq!(collnet.register(communicator, &mut memory, CUDA_MEMORY), Err(INVALID_ARGUMENT));
         let of_device = collnet.register_dma_buf(communicator, &mut memory, CUDA_MEMORY, 3);
