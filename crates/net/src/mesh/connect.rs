@@ -23,7 +23,7 @@ use super::events::Events;
 use super::handle::Mesh;
 use super::hello::{HELLO_LEN, hello, refusal, sender};
 use super::limits::{
-    ACCEPT_TICK, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, REFUSALS_SHOWN, RETRY, TCP_KEEPALIVE,
+    ACCEPT_TICK, ANSWER, BACKLOG, HANDSHAKE, HANDSHAKES_MAX, REFUSALS_SHOWN, RETRY, TCP_KEEPALIVE,
 };
 use super::poll::{Interest, poll};
 use super::roster::{Network, Occupant, Roster, SECRET_LEN};
@@ -178,14 +178,25 @@ impl Setup<'_> {
             let higher = own + 1..self.roster.seats.len() as u32;
             higher.filter(|&rank| streams[rank as usize].is_none()).collect()
         };
-        while !missing(streams).is_empty() {
-            let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
-                let (ranks, refused) = (missing(streams), self.refused.lock().concat());
-                return Err(MeshError::NotConnected { ranks, waited: started.elapsed(), refused });
-            };
-            streams[rank as usize].get_or_insert(stream);
+        let mut deadline = deadline;
+        loop {
+            while !missing(streams).is_empty() {
+                let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
+                    let (ranks, refused) = (missing(streams), self.refused.lock().concat());
+                    return Err(MeshError::NotConnected { ranks, waited: started.elapsed(), refused });
+                };
+                // A rank connects again only after it has given up the connection before.
+                streams[rank as usize] = Some(stream);
+            }
+            for stream in &mut streams[own as usize + 1..] {
+                stream.take_if(|stream| is_closed(stream.socket()));
+            }
+            if missing(streams).is_empty() {
+                return Ok(());
+            }
+            // Such a rank connects again soon, unless it has died.
+            deadline = deadline.min(Instant::now() + HANDSHAKE);
         }
-        Ok(())
     }
 
     /// Connects to one rank, with retries until `deadline`.
@@ -193,7 +204,7 @@ impl Setup<'_> {
         let address = self.roster.seats[rank as usize].address;
         let mut reason = String::new();
         loop {
-            let until = deadline.min(Instant::now() + HANDSHAKE);
+            let until = deadline.min(Instant::now() + ANSWER);
             let error = match self.call(from, rank, until) {
                 Ok(stream) => return Ok(stream),
                 Err(error) => error,
@@ -328,6 +339,15 @@ pub(super) fn answer_plainly(
     let rank = sender(roster, &got).ok_or_else(|| refusal(&got))?;
     stream.write_all(&roster.seats[rank as usize].secret)?;
     Ok(rank)
+}
+
+/// Whether the other side has closed the connection, and all that it sent has been read. The stream no longer blocks.
+fn is_closed(stream: &TcpStream) -> bool {
+    let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
+    match peeked {
+        Ok(count) => count == 0,
+        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+    }
 }
 
 /// Ends a refused connection so that the other side can read why: a socket that is closed with unread bytes is reset.

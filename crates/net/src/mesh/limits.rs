@@ -145,6 +145,10 @@ pub(super) const RINGS: u32 = 4 << 20;
 /// connection that takes longer is not a rank.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(5);
 
+/// How long the connecting rank waits for the handshake. Longer than the accepting one: a rank that gave up first would
+/// connect again, while the other takes the first connection for complete.
+pub(super) const ANSWER: Duration = Duration::from_secs(2 * HANDSHAKE.as_secs());
+
 /// Interval between attempts to connect to a rank that does not listen yet.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
 

@@ -633,6 +633,44 @@ fn connections_with_a_wrong_secret_are_closed_and_absent_ranks_are_named() {
     assert!(matches!(intruder.join().unwrap(), Ok(0) | Err(_)));
 }
 
+/// A rank that waited too long for an answer connects again: its abandoned connection is not taken for the rank, whether
+/// the answer had come (the abandoned connection was complete) or not.
+#[test]
+fn a_connection_that_its_rank_has_given_up_is_not_used() {
+    for answered in [false, true] {
+        let size = if answered { 3 } else { 2 };
+        let mut listeners: Vec<_> =
+            (0..size).map(|_| Listener::bind(LOCAL.into(), Network::Tcp).unwrap()).collect();
+        let rosters: Vec<_> = (0..size).map(|rank| roster(&listeners, rank)).collect();
+        let mut abandoned = TcpStream::connect(listeners[0].address()).unwrap();
+        abandoned.write_all(&connect_hello(&rosters[1])).unwrap();
+        let join = |(listener, roster): (Listener, Roster)| {
+            std::thread::spawn(move || {
+                let observer = Arc::new(Observer { control: unbounded().0, failed: unbounded().0 });
+                listener.connect(&roster, Instant::now() + SOON, SOON, observer).unwrap()
+            })
+        };
+        let others = listeners.split_off(1);
+        let listener = listeners.remove(0);
+        let mut rosters = rosters.into_iter();
+        let own = rosters.next().unwrap();
+        let mut joining = Vec::new();
+        if answered {
+            joining.push(join((listener, own)));
+            abandoned.read_exact(&mut [0; 16]).unwrap();
+            drop(abandoned);
+        } else {
+            drop(abandoned);
+            joining.push(join((listener, own)));
+        }
+        joining.extend(others.into_iter().zip(rosters).map(join));
+        let meshes: Vec<_> = joining.into_iter().map(|rank| rank.join().unwrap()).collect();
+        meshes[0].send(1, message(key(1), Payload::Bytes(pattern(100))), None);
+        let got = meshes[1].receive(wanted(Some(0), key(1)), bytes(100), soon()).wait();
+        assert_eq!(got.map(|got| got.bytes), Ok(pattern(100)), "answered: {answered}");
+    }
+}
+
 /// Two unrelated connections send a byte from time to time: every read of theirs succeeds in time, and the whole takes
 /// five seconds.
 #[test]
