@@ -65,7 +65,8 @@ pub(super) fn place_in_fabric(
     config: &GroupConfig,
     controller: &ControllerEndpoint,
 ) -> Result<(IpAddr, String), Error> {
-    let fabric = client::fabric(controller, CALL_TIMEOUT).map_err(|e| controller_error(&e))?;
+    let fabric = client::fabric(controller, config.timeout.min(CALL_TIMEOUT))
+        .map_err(|e| controller_error(&e))?;
     let host = client::choose_host(&fabric, config.host.as_deref(), config.rank, config.size);
     let host = host.map_err(|e| controller_error(&e))?;
     let ip = host.address.parse();
@@ -79,7 +80,8 @@ pub(super) fn create_job(
     config: &GroupConfig,
     controller: &ControllerEndpoint,
 ) -> Result<JobNumber, Error> {
-    let reply = client::create_job(controller, description(config), CALL_TIMEOUT);
+    let timeout = config.timeout.min(CALL_TIMEOUT);
+    let reply = client::create_job(controller, description(config), timeout);
     let number = |r: pb::CreateJobReply| JobNumber { job: r.job, incarnation: r.incarnation };
     reply.map(number).map_err(|e| controller_error(&e))
 }
@@ -105,5 +107,6 @@ fn description(config: &GroupConfig) -> pb::CreateJobRequest {
 
 /// The MTU of an interface that does not report one.
 const MTU_USUAL: u32 = 1500;
-/// Time-out of a single call to the controller.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time-out of a single call to the controller: much longer than it takes to notice that the controller is gone, since a
+/// busy one may have many jobs to begin before this one.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);

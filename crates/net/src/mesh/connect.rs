@@ -183,7 +183,11 @@ impl Setup<'_> {
             while !missing(streams).is_empty() {
                 let Ok((rank, stream)) = finds.recv_deadline(deadline) else {
                     let (ranks, refused) = (missing(streams), self.refused.lock().concat());
-                    return Err(MeshError::NotConnected { ranks, waited: started.elapsed(), refused });
+                    return Err(MeshError::NotConnected {
+                        ranks,
+                        waited: started.elapsed(),
+                        refused,
+                    });
                 };
                 // A rank connects again only after it has given up the connection before.
                 streams[rank as usize] = Some(stream);
@@ -346,7 +350,9 @@ fn is_closed(stream: &TcpStream) -> bool {
     let peeked = stream.set_nonblocking(true).and_then(|()| stream.peek(&mut [0]));
     match peeked {
         Ok(count) => count == 0,
-        Err(error) => !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted),
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        }
     }
 }
 

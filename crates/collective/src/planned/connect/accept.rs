@@ -101,7 +101,8 @@ impl Connecting<'_> {
         });
     }
 
-    /// Assigns a caller with a valid hello to the peer link that waits for it.
+    /// Assigns a caller with a valid hello to its peer link, in place of an earlier connection: a rank connects again only
+    /// after it has given that up.
     fn admit(
         &self,
         found: &mut [Option<Arc<dyn Connection>>],
@@ -112,8 +113,8 @@ impl Connecting<'_> {
         let expected = |peer_link: &LinkKey| {
             hello::of(self.epoch, peer_link.peer, self.rank, self.index(peer_link), own)
         };
-        let wanted = |(place, peer_link): &(usize, &LinkKey)| {
-            peer_link.peer > self.rank && found[*place].is_none() && *hello == expected(peer_link)
+        let wanted = |(_, peer_link): &(usize, &LinkKey)| {
+            peer_link.peer > self.rank && *hello == expected(peer_link)
         };
         let Some((place, peer_link)) = self.peer_links.iter().enumerate().find(wanted) else {
             return;

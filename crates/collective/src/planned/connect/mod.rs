@@ -168,8 +168,12 @@ pub(super) fn link_names(
     ends.into_iter().map(|vertex| names[vertex].clone()).collect()
 }
 
-/// Time for a handshake.
+/// How long the accepting rank waits for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// How long the connecting rank waits for it. Longer: a rank that gave up first would connect again, while the other
+/// takes the first connection for complete.
+const ANSWER: Duration = Duration::from_secs(2 * HANDSHAKE.as_secs());
 
 /// Maximum bytes in flight on a slow link: its traffic in this time. More would wait in its queue, in front of the
 /// messages that open the window of the opposite direction: the direction with less in flight would starve.

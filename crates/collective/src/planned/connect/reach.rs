@@ -12,7 +12,7 @@ use netsum_net::mesh::SECRET_LEN;
 use netsum_net::stream::{Connection, SharedMemory};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Connecting, HANDSHAKE, PortAddress};
+use super::{ANSWER, Connecting, PortAddress};
 use crate::planned::PlannedError;
 use crate::planned::peer_link::is_dead;
 use crate::planned::routes::LinkKey;
@@ -74,7 +74,7 @@ impl Connecting<'_> {
         let mut stream: TcpStream = socket.into();
         if let Some(streams) = &self.ports.streams {
             let (hello, answer) = (self.hello(peer_link, &peer.secret), &self.ports.address.secret);
-            let until = deadline.min(Instant::now() + HANDSHAKE);
+            let until = deadline.min(Instant::now() + ANSWER);
             let settings = stream.try_clone()?;
             let tls = streams.call(stream, peer_link.peer, &hello, answer, until)?;
             self.prepare(&settings, peer_link)?;
