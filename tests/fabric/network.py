@@ -22,6 +22,8 @@ from namespaces import Namespaces, namespace, run
 
 SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
+FAIR_CLASSES = 16
+"""As in `fair.bpf.c`."""
 QUEUE_BYTES = 3_000_000
 WIRES = "wires"
 """The namespace of a process that delays frames, if links have delays."""
@@ -64,6 +66,21 @@ def join_on_receipt(devices: list[str]) -> None:
             fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
+def _compiled(name: str, given: dict[str, int]) -> str:
+    """The object file of a BPF program for these constants."""
+    folder = pathlib.Path(tempfile.gettempdir())
+    target = folder / f"netsum-{'-'.join([name, *(str(value) for value in given.values())])}.o"
+    source = pathlib.Path(__file__).with_name(f"{name}.bpf.c")
+    include = subprocess.check_output(["gcc", "-print-multiarch"], text=True).strip()
+    defines = [f"-D{constant}={value}ULL" for constant, value in given.items()]
+    headers = f"-I/usr/include/{include}"
+    # Another run may read or write the same file concurrently.
+    own = f"{target}.{os.getpid()}"
+    run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", own)
+    os.replace(own, target)
+    return str(target)
+
+
 @dataclasses.dataclass(frozen=True)
 class Link:
     """One veth pair; its ends are named after the node at the other end."""
@@ -88,16 +105,18 @@ class Network(Namespaces):
         trains: bool = True,
         mark_bytes: int | None = None,
         delay_us: int = 0,
+        fair_hosts: bool = False,
     ):
         """trains: whether a burst of datagrams may pass a node as one; False: each is dropped independently.
         mark_bytes: packets that find a longer queue are marked (ECN), and TCP reacts to marks; None: queues drop and do
-        not mark. delay_us: added by every link, each way."""
+        not mark. delay_us: added by every link, each way. fair_hosts: hosts have a queue per flow (fq_codel, the default
+        of most distributions) in place of one for all."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
         self.rack_of = {h: f"rack{i // hosts_per_rack}" for i, h in enumerate(self.hosts)}
         self.rate_bps, self.mtu, self.queue_bytes, self.trains = rate_bps, mtu, queue_bytes, trains
-        self.mark_bytes, self.delay_us = mark_bytes, delay_us
+        self.mark_bytes, self.delay_us, self.fair_hosts = mark_bytes, delay_us, fair_hosts
         uplink = uplink_bps or rate_bps
         self.links = [Link(h, self.rack_of[h], rate_bps) for h in self.hosts]
         self.links += [Link(rack, spine, uplink) for rack in self.racks for spine in self.spines]
@@ -171,15 +190,32 @@ class Network(Namespaces):
             run(*self.inside(node), "ip", "link", "set", peer, "up")
             if not self.trains:
                 run(*self.inside(node), "ip", "link", "set", peer, "gso_max_segs", "1")
-            run(
-                *self.inside(node),
-                *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),
-                *("burst", str(BURST_BYTES), "limit", str(self.queue_bytes)),
-            )
+            if self.fair_hosts and node in self.rack_of:
+                self._add_fair_queues(node, peer, link.rate_bps)
+            else:
+                run(
+                    *self.inside(node),
+                    *("tc", "qdisc", "add", "dev", peer, "root", "tbf", "rate", f"{link.rate_bps}bit"),
+                    *("burst", str(BURST_BYTES), "limit", str(self.queue_bytes)),
+                )
             if self.mark_bytes is not None:
                 run(*self.inside(node), "tc", "qdisc", "add", "dev", peer, "clsact")
                 program = ("bpf", "direct-action", "obj", self._marker(link.rate_bps), "sec", "classifier")
                 run(*self.inside(node), "tc", "filter", "add", "dev", peer, "egress", *program)
+
+    def _add_fair_queues(self, node: str, peer: str, rate_bps: int) -> None:
+        """A token bucket with classes that take turns: a flow waits in one of them."""
+        tc, on = (*self.inside(node), "tc"), ("dev", peer)
+        bucket = ("rate", f"{rate_bps}bit", "ceil", f"{rate_bps}bit", "burst", str(BURST_BYTES))
+        run(*tc, "qdisc", "add", *on, "root", "handle", "1:", "htb")
+        run(*tc, "class", "add", *on, "parent", "1:", "classid", "1:1", "htb", *bucket)
+        share = ("rate", f"{rate_bps // FAIR_CLASSES}bit", "ceil", f"{rate_bps}bit", "quantum", str(self.mtu + 14))
+        for number in range(FAIR_CLASSES):
+            leaf = f"1:{FAIR_CLASSES + number:x}"
+            run(*tc, "class", "add", *on, "parent", "1:1", "classid", leaf, "htb", *share)
+            run(*tc, "qdisc", "add", *on, "parent", leaf, "bfifo", "limit", str(self.queue_bytes))
+        program = ("bpf", "obj", _compiled("fair", {}), "sec", "classifier")
+        run(*tc, "filter", "add", *on, "parent", "1:", *program)
 
     def _add_pair(self, a: str, inside_a: str, b: str, inside_b: str) -> None:
         mtu = ("mtu", str(self.mtu))
@@ -198,18 +234,8 @@ class Network(Namespaces):
 
     def _marker(self, rate_bps: int) -> str:
         """The object file of the marking program for a link of that rate."""
-        folder = pathlib.Path(tempfile.gettempdir())
         given = {"BYTES_PER_S": rate_bps // 8, "MARK_BYTES": self.mark_bytes, "LIMIT_BYTES": self.queue_bytes}
-        target = folder / f"netsum-marker-{'-'.join(str(value) for value in given.values())}.o"
-        source = pathlib.Path(__file__).with_name("marker.bpf.c")
-        include = subprocess.check_output(["gcc", "-print-multiarch"], text=True).strip()
-        defines = [f"-D{name}={value}ULL" for name, value in given.items()]
-        headers = f"-I/usr/include/{include}"
-        # Another run may read or write the same file concurrently.
-        own = f"{target}.{os.getpid()}"
-        run("clang", "-O2", "-g", "-target", "bpf", headers, *defines, "-c", str(source), "-o", own)
-        os.replace(own, target)
-        return str(target)
+        return _compiled("marker", given)
 
     def _add_routes(self) -> None:
         for host, rack in self.rack_of.items():

@@ -224,8 +224,12 @@ fn every_contribution_counts_once_under_loss() {
 /// All host algorithms complete for jobs of any size; a step takes at least the time of its bytes.
 #[test]
 fn host_algorithms_end() {
-    let algorithms =
-        [HostAlgorithm::Ring, HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer];
+    let algorithms = [
+        HostAlgorithm::Ring,
+        HostAlgorithm::HalvingDoubling,
+        HostAlgorithm::ParameterServer,
+        HostAlgorithm::Shares,
+    ];
     for algorithm in algorithms {
         for n in [1u32, 2, 3, 5, 8, 13] {
             let spec = job((0..n).collect(), 1_000_000, 3, Scheme::Hosts { algorithm, ecn: true });

@@ -383,6 +383,7 @@ fn the_same_configuration_writes_the_same_bytes() {
         "ring-no-ecn",
         "halving-doubling",
         "parameter-server",
+        "shares",
         "ideal",
     ] {
         let first = results(1, kind);

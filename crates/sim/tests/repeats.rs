@@ -32,6 +32,7 @@ const SCHEMES: &[&str] = &[
     "halving-doubling",
     "halving-doubling",
     "parameter-server",
+    "shares",
     "ideal",
     "panama",
     "panama-per-branch",

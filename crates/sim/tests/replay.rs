@@ -199,9 +199,9 @@ fn collectives_take_their_steps() {
 fn an_allreduce_is_that_of_a_job() {
     let tree = Scheme::Trees { trees: 2, config: TreeConfig::default() };
     let of = |algorithm| Scheme::Hosts { algorithm, ecn: true };
-    let schemes =
-        [RING, of(HostAlgorithm::HalvingDoubling), of(HostAlgorithm::ParameterServer), tree];
-    for scheme in schemes {
+    let hosts =
+        [HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer, HostAlgorithm::Shares];
+    for scheme in hosts.map(of).into_iter().chain([RING, tree]) {
         let placement: Vec<u32> = vec![0, 5, 2, 9, 14, 7];
         let schedule = collective(Collective::Allreduce, 6, 3_000_000, 40 * US);
         let replayed = spec(schedule, placement, 3, scheme);

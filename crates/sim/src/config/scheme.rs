@@ -71,6 +71,9 @@ pub enum SchemeKind {
     /// Every worker is the server of a share of the gradients.
     #[serde(rename = "parameter-server")]
     ParameterServer,
+    /// The same in chunks, whose sums leave as soon as they are complete: netsum's own between hosts.
+    #[serde(rename = "shares")]
+    Shares,
     /// Trees without congestion control.
     #[serde(rename = "switchml*")]
     TreesNoControl,
@@ -167,6 +170,7 @@ impl Scheme {
             }
             SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
             SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),
+            SchemeKind::Shares => hosts(HostAlgorithm::Shares),
             SchemeKind::TreesNoControl => config(CongestionRule::Fixed(self.window), 1000),
             SchemeKind::Panama | SchemeKind::Ideal | SchemeKind::Fluid => {
                 config(CongestionRule::Panama, 1000)

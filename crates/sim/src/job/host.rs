@@ -71,7 +71,8 @@ impl HostReducer {
     /// Steps until the first worker completes its operation.
     pub(crate) fn rounds_left(&self) -> u32 {
         let most = self.ranks.iter().map(|rank| rank.step).max().unwrap_or(0);
-        self.algorithm.steps(self.ranks.len() as u32) - most
+        let bytes = self.ranks[0].queue.front().map_or(0, |&(_, bytes)| bytes);
+        self.algorithm.steps(self.ranks.len() as u32, bytes) - most
     }
 
     /// Visits the state. Operations are counted from `first_id`, and the steps of the running one from `round`.
@@ -162,7 +163,7 @@ impl HostReducer {
         let index = rank as usize;
         while let Some(&(id, bytes)) = self.ranks[index].queue.front() {
             let step = self.ranks[index].step;
-            if step == self.algorithm.steps(ranks) {
+            if step == self.algorithm.steps(ranks, bytes) {
                 self.ranks[index].queue.pop_front();
                 self.ranks[index].step = 0;
                 self.done.push((rank, id));
@@ -170,8 +171,8 @@ impl HostReducer {
             }
             let part = self.algorithm.step(rank, ranks, step, bytes);
             if !std::mem::replace(&mut self.ranks[index].sent, true) {
-                for (to, bytes) in part.sends {
-                    self.send(net, transport, rank, to, bytes, (id, step));
+                for (to, bytes, awaited) in part.messages(step) {
+                    self.send(net, transport, rank, to, bytes, (id, awaited));
                 }
             }
             let arrived = self.ranks[index].arrived.get(&(id, step)).copied().unwrap_or(0);

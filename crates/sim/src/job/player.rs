@@ -484,9 +484,9 @@ impl Player {
             }
             let part = step_of(kind, self.algorithm, (index, members), step, bytes);
             if !std::mem::replace(&mut member.sent, true) {
-                for (to, bytes) in part.sends {
+                for (to, bytes, awaited) in part.messages(step) {
                     let to = self.work.schedule.groups[group as usize][to as usize];
-                    let tag = Tag::Step(group, operation, step);
+                    let tag = Tag::Step(group, operation, awaited);
                     self.send(wire, (rank, to, group + 1), bytes, tag, None);
                 }
             }

@@ -212,6 +212,10 @@ impl<'a> Jobs<'a> {
         let job = &mut self.jobs[number as usize];
         let net = &pipes.net;
         let algorithm = match job.spec.scheme {
+            // Both halves use the same links.
+            Scheme::Hosts { algorithm: HostAlgorithm::Shares, .. } => {
+                HostAlgorithm::ParameterServer
+            }
             Scheme::Hosts { algorithm, .. } => algorithm,
             Scheme::Trees { trees, config } => {
                 let live: HashSet<NodeId> = net.topology().switches().collect();
@@ -288,7 +292,7 @@ fn of_hosts(
     let ranks = placement.len() as u32;
     let mut entropies = FxHashMap::default();
     let mut links = Links::new(net);
-    let steps = algorithm.steps(ranks);
+    let steps = algorithm.steps(ranks, 1 << 40);
     let times = if algorithm == HostAlgorithm::Ring { steps } else { 1 };
     let mut phases = Vec::new();
     for step in (0..steps).step_by(times.max(1) as usize) {
