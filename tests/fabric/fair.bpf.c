@@ -1,11 +1,10 @@
 // Gives each flow a class of a token bucket (htb), whose classes take turns: a queue per flow, as hosts have with
-// fq_codel or fq, on kernels without them.
+// fq_codel or fq, on kernels without them. Two flows in one class are rare.
+//
+// Given when it is compiled: CLASSES, FIRST_CLASS.
 
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
-
-#define CLASSES 16
-#define FIRST_CLASS 0x00010010
 
 SEC("classifier")
 int classify(struct __sk_buff *skb)

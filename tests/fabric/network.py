@@ -22,8 +22,7 @@ from namespaces import Namespaces, namespace, run
 
 SIOCETHTOOL, ETHTOOL_SGRO = 0x8946, 0x2C
 BURST_BYTES = 20_000
-FAIR_CLASSES = 16
-"""As in `fair.bpf.c`."""
+FAIR_CLASSES, FIRST_FAIR_CLASS = 128, 0x10
 QUEUE_BYTES = 3_000_000
 WIRES = "wires"
 """The namespace of a process that delays frames, if links have delays."""
@@ -109,8 +108,8 @@ class Network(Namespaces):
     ):
         """trains: whether a burst of datagrams may pass a node as one; False: each is dropped independently.
         mark_bytes: packets that find a longer queue are marked (ECN), and TCP reacts to marks; None: queues drop and do
-        not mark. delay_us: added by every link, each way. fair_hosts: hosts have a queue per flow (fq_codel, the default
-        of most distributions) in place of one for all."""
+        not mark. delay_us: added by every link, each way. fair_hosts: a queue per flow in hosts in place of one for
+        all, as with fq_codel, the default of most distributions."""
         self.racks = [f"rack{r}" for r in range(racks)]
         self.spines = [f"spine{s}" for s in range(spines)]
         self.hosts = [f"h{r * hosts_per_rack + i}" for r in range(racks) for i in range(hosts_per_rack)]
@@ -205,17 +204,21 @@ class Network(Namespaces):
 
     def _add_fair_queues(self, node: str, peer: str, rate_bps: int) -> None:
         """A token bucket with classes that take turns: a flow waits in one of them."""
-        tc, on = (*self.inside(node), "tc"), ("dev", peer)
-        bucket = ("rate", f"{rate_bps}bit", "ceil", f"{rate_bps}bit", "burst", str(BURST_BYTES))
-        run(*tc, "qdisc", "add", *on, "root", "handle", "1:", "htb")
-        run(*tc, "class", "add", *on, "parent", "1:", "classid", "1:1", "htb", *bucket)
-        share = ("rate", f"{rate_bps // FAIR_CLASSES}bit", "ceil", f"{rate_bps}bit", "quantum", str(self.mtu + 14))
+        bucket = f"rate {rate_bps}bit ceil {rate_bps}bit burst {BURST_BYTES} quantum {self.mtu + 14}"
+        share = f"rate {rate_bps // FAIR_CLASSES}bit ceil {rate_bps}bit quantum {self.mtu + 14}"
+        lines = [
+            f"qdisc add dev {peer} root handle 1: htb",
+            f"class add dev {peer} parent 1: classid 1:1 htb {bucket}",
+        ]
         for number in range(FAIR_CLASSES):
-            leaf = f"1:{FAIR_CLASSES + number:x}"
-            run(*tc, "class", "add", *on, "parent", "1:1", "classid", leaf, "htb", *share)
-            run(*tc, "qdisc", "add", *on, "parent", leaf, "bfifo", "limit", str(self.queue_bytes))
-        program = ("bpf", "obj", _compiled("fair", {}), "sec", "classifier")
-        run(*tc, "filter", "add", *on, "parent", "1:", *program)
+            leaf = f"1:{FIRST_FAIR_CLASS + number:x}"
+            lines.append(f"class add dev {peer} parent 1:1 classid {leaf} htb {share}")
+            lines.append(f"qdisc add dev {peer} parent {leaf} bfifo limit {self.queue_bytes}")
+        given = {"CLASSES": FAIR_CLASSES, "FIRST_CLASS": 0x10000 + FIRST_FAIR_CLASS}
+        lines.append(f"filter add dev {peer} parent 1: bpf obj {_compiled('fair', given)} sec classifier")
+        batch = subprocess.run([*self.inside(node), "tc", "-batch", "-"], input="\n".join(lines), text=True)
+        if batch.returncode != 0:
+            raise RuntimeError(f"tc refuses a queue per flow for {node}")
 
     def _add_pair(self, a: str, inside_a: str, b: str, inside_b: str) -> None:
         mtu = ("mtu", str(self.mtu))

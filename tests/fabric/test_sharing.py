@@ -38,9 +38,9 @@ while time.monotonic() < end: connection.send(block)
 """
 
 
-def steady(fabric: Fabric, hosts: list[str], seconds: float = SECONDS) -> Workers:
+def steady(fabric: Fabric, hosts: list[str], seconds: float = SECONDS, **environment: str) -> Workers:
     arguments = {"sizes_mib": [2], "repeats": 0, "gloo": False, "seconds": seconds}
-    return Workers(fabric, hosts, "worker.py", json.dumps(arguments))
+    return Workers(fabric, hosts, "worker.py", json.dumps(arguments), **environment)
 
 
 def rates_together(*lines: list) -> list[float]:
