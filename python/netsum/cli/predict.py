@@ -11,12 +11,16 @@ from netsum.cli.output import console, print_json
 from netsum.sim import toml
 from netsum.sim.predict import predict as replay
 
+SCHEMES = ["ring", "shares", "panama"]
+"""As other libraries sum between hosts, as netsum does, and through switches."""
+
 
 def predict(
     folder: Annotated[Path, typer.Argument(help="of NETSUM_RECORDER, with the files of all ranks of a job")],
     fabric: Annotated[Path, typer.Argument(help="fabric file of the other cluster; host N has rank N")],
     scheme: Annotated[
-        list[str] | None, typer.Option("--scheme", help="how allreduces are done; may be repeated [ring and panama]")
+        list[str] | None,
+        typer.Option("--scheme", help="how allreduces are done; may be repeated [ring, shares and panama]"),
     ] = None,
     group: Annotated[str | None, typer.Option(help="whose files, if the folder has several groups")] = None,
     per_host: Annotated[int, typer.Option(min=1, help="ranks of a host; they follow each other")] = 1,
@@ -42,7 +46,7 @@ def predict(
             threads=threads,
             settings=None if settings is None else toml.read(settings),
         )
-        for kind in scheme or ["ring", "panama"]
+        for kind in scheme or SCHEMES
     ]
     if as_json:
         print_json([asdict(each) for each in found])
