@@ -14,7 +14,9 @@ use super::source::{ConfigError, read};
 use super::{Text, defaults};
 use crate::job::{Bucket, JobSpec, LocalLinks, Work};
 use crate::schedule::parallel::{self, Sharding};
-use crate::schedule::{NODES_MAX, RANKS_MAX, Schedule, ScheduleError, chakra, goal, recorder};
+use crate::schedule::{
+    NODES_MAX, RANKS_MAX, Schedule, ScheduleError, chakra, goal, pytorch, recorder,
+};
 
 /// A schedule from files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,14 +24,15 @@ use crate::schedule::{NODES_MAX, RANKS_MAX, Schedule, ScheduleError, chakra, goa
 pub struct Replay {
     /// "goal": a schedule of LogGOPSim or ATLAHS in text. "chakra": execution traces PATH.0.et, PATH.1.et and so on, by
     /// rank, as ASTRA-sim takes them. "recorder": a folder with the files of a job's ranks, as NETSUM_RECORDER names
-    /// it.
+    /// it. "pytorch": a folder with a file NAME.json of PyTorch's profiler per rank, of operations over Gloo or NCCL.
     pub format: TraceFormat,
     /// Path, relative to the configuration.
     pub path: String,
     /// For `recorder`: name of the group, if the folder has files of several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// For `recorder`: number of the first operation, and of the one after the last; absent: all that every rank has.
+    /// For `recorder` and `pytorch`: number of the first operation, and of the one after the last; absent: all that
+    /// every rank has. For `pytorch` each rank counts its own from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operations: Option<[u64; 2]>,
     /// For `chakra`: a JSON file of the ranks of each group by name, relative to the configuration; absent: the groups
@@ -51,6 +54,8 @@ pub enum TraceFormat {
     Chakra,
     /// Files of netsum's flight recorder.
     Recorder,
+    /// Traces of PyTorch's profiler.
+    Pytorch,
 }
 
 impl TraceFormat {
@@ -59,6 +64,7 @@ impl TraceFormat {
             TraceFormat::Goal => "goal",
             TraceFormat::Chakra => "chakra",
             TraceFormat::Recorder => "recorder",
+            TraceFormat::Pytorch => "pytorch",
         }
     }
 }
@@ -155,13 +161,15 @@ impl Builder<'_> {
             let key = format!("jobs.{i}.replay.groups");
             return Err(self.source.invalid(&key, "only traces of \"chakra\" have groups"));
         }
-        for (field, given) in
-            [("group", replay.group.is_some()), ("operations", replay.operations.is_some())]
-        {
-            if given && replay.format != TraceFormat::Recorder {
-                let key = format!("jobs.{i}.replay.{field}");
-                return Err(self.source.invalid(&key, "only files of \"recorder\" have one"));
-            }
+        if replay.group.is_some() && replay.format != TraceFormat::Recorder {
+            let key = format!("jobs.{i}.replay.group");
+            return Err(self.source.invalid(&key, "only files of \"recorder\" have one"));
+        }
+        let numbered = matches!(replay.format, TraceFormat::Recorder | TraceFormat::Pytorch);
+        if replay.operations.is_some() && !numbered {
+            let key = format!("jobs.{i}.replay.operations");
+            let reason = "only files of \"recorder\" and \"pytorch\" have them";
+            return Err(self.source.invalid(&key, reason));
         }
         let path = self.source.folder.join(&replay.path);
         let mut schedule = match replay.format {
@@ -175,6 +183,7 @@ impl Builder<'_> {
                 chakra_trace(&path, groups.as_deref())?
             }
             TraceFormat::Recorder => recording(&path, replay)?,
+            TraceFormat::Pytorch => profiles(&path, replay)?,
         };
         schedule.scale(replay.compute_scale);
         let spec = self.scheduled(i, job, schedule)?;
@@ -347,13 +356,8 @@ impl Builder<'_> {
 /// Reads the files of a group from a recorder's folder.
 fn recording(folder: &Path, replay: &Replay) -> Result<Schedule, ConfigError> {
     let place = folder.display().to_string();
-    let unreadable = |path: &Path, error: std::io::Error| ConfigError::Unreadable {
-        path: path.to_owned(),
-        reason: error.to_string(),
-    };
     let mut groups: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for entry in std::fs::read_dir(folder).map_err(|error| unreadable(folder, error))? {
-        let path = entry.map_err(|error| unreadable(folder, error))?.path();
+    for path in listed(folder)? {
         let name = path.file_name().and_then(|name| name.to_str());
         let name = name.and_then(|name| name.strip_prefix("netsum-")?.strip_suffix(".json"));
         let Some((group, rank)) = name.and_then(|name| name.rsplit_once("-rank")) else { continue };
@@ -378,17 +382,57 @@ fn recording(folder: &Path, replay: &Replay) -> Result<Schedule, ConfigError> {
             return Err(ScheduleError::new(place, reason).into());
         }
     };
-    let mut paths = groups.remove(&group).unwrap_or_default();
+    let files = texts(&groups.remove(&group).unwrap_or_default())?;
+    let operations = replay.operations;
+    Ok(recorder::parse(&recorder::Recording { files: &files, folder: &place, operations })?)
+}
+
+/// Reads the traces of PyTorch's profiler in a folder.
+fn profiles(folder: &Path, replay: &Replay) -> Result<Schedule, ConfigError> {
+    let place = folder.display().to_string();
+    let mut paths = listed(folder)?;
+    let ends = |path: &PathBuf, end: &str| path.extension().is_some_and(|found| found == end);
+    if let Some(packed) = paths.iter().find(|path| ends(path, "gz")) {
+        let reason = "it is compressed, and is not read so: gunzip it";
+        return Err(ScheduleError::new(packed.display().to_string(), reason).into());
+    }
+    paths.retain(|path| ends(path, "json"));
+    if paths.is_empty() {
+        let reason = "no files NAME.json, which export_chrome_trace or tensorboard_trace_handler has written";
+        return Err(ScheduleError::new(place, reason).into());
+    }
+    if paths.len() > RANKS_MAX as usize {
+        let reason = format!("{} files; a job has at most {RANKS_MAX} ranks", paths.len());
+        return Err(ScheduleError::new(place, reason).into());
+    }
+    let files = texts(&paths)?;
+    let operations = replay.operations;
+    Ok(pytorch::parse(&pytorch::Profiles { files: &files, folder: &place, operations })?)
+}
+
+/// The files of a folder by name.
+fn listed(folder: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let unreadable = |error: std::io::Error| ConfigError::Unreadable {
+        path: folder.to_owned(),
+        reason: error.to_string(),
+    };
+    let entries = std::fs::read_dir(folder).map_err(unreadable)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().map_err(unreadable)?;
     paths.sort();
+    Ok(paths)
+}
+
+/// Names and texts of files, together at most `TRACE_MAX`.
+fn texts(paths: &[PathBuf]) -> Result<Vec<(String, String)>, ConfigError> {
     let mut left = TRACE_MAX;
     let mut files = Vec::new();
     for path in paths {
-        let text = read(&path, left)?;
+        let text = read(path, left)?;
         left -= text.len() as u64;
         files.push((path.display().to_string(), text));
     }
-    let operations = replay.operations;
-    Ok(recorder::parse(&recorder::Recording { files: &files, folder: &place, operations })?)
+    Ok(files)
 }
 
 /// Reads the files of a trace, from rank 0 to the last one that there is.

@@ -1,7 +1,7 @@
 //! Schedules with dependencies: what each rank of a job computes, sends, receives and reduces, and what waits for what.
 //!
-//! One representation of all sources: files of other tools ([`goal`], [`chakra`]) and of netsum ([`recorder`]), and jobs
-//! described by a few numbers ([`parallel`]). A [`Builder`] takes nodes and dependencies in any order and refuses what
+//! One representation of all sources: files of other tools ([`goal`], [`chakra`], [`pytorch`]) and of netsum
+//! ([`recorder`]), and jobs described by a few numbers ([`parallel`]). A [`Builder`] takes nodes and dependencies in any order and refuses what
 //! cannot run: cycles, messages that nobody receives, collectives on which ranks disagree, ranks that wait for each
 //! other. `job::player` runs it.
 
@@ -11,6 +11,7 @@ mod error;
 pub mod goal;
 pub mod observed;
 pub mod parallel;
+pub mod pytorch;
 pub mod recorder;
 mod untimed;
 

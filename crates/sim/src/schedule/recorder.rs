@@ -4,7 +4,7 @@
 
 use serde::Deserialize;
 
-use super::observed::{Observed, add};
+use super::observed::{Observed, Timeline, add};
 use super::{Builder, Collective, Names, Schedule, ScheduleError};
 
 #[derive(Deserialize)]
@@ -120,8 +120,9 @@ pub fn parse(recording: &Recording) -> Result<Schedule, ScheduleError> {
                 return wrong(format!("operation {wanted} was not called after the one before it"));
             }
         }
-        let observed: Vec<Observed> = entries.iter().map(|entry| entry.observed).collect();
-        add(&mut builder, rank, &observed, first..last + 1)?;
+        let operations = entries.iter().map(|entry| entry.observed).collect();
+        let timeline = Timeline { operations, ..Timeline::default() };
+        add(&mut builder, rank, &timeline, first..last + 1)?;
     }
     builder.build()
 }
