@@ -79,24 +79,28 @@ fn tree_plan(text: &str) {
 }
 
 /// Schedules with dependencies for the simulator, by the first byte: GOAL, traces of Chakra (a file per rank, divided
-/// by
-/// `|`), files of the recorder (divided by lines). What is accepted has a place for every node.
+/// by `|`), files of the recorder or of PyTorch's profiler (divided by lines). What is accepted has a place for every
+/// node.
 pub fn schedule(bytes: &[u8]) {
-    use netsum_sim::schedule::{chakra, goal, recorder};
+    use netsum_sim::schedule::{chakra, goal, pytorch, recorder};
     let Some((&which, rest)) = bytes.split_first() else { return };
     let text = || std::str::from_utf8(rest).ok();
-    let schedule = match which % 3 {
+    let lines = |text: &str| -> Vec<(String, String)> {
+        text.lines().map(|line| ("fuzz".to_owned(), line.to_owned())).collect()
+    };
+    let (folder, operations) = ("fuzz", None);
+    let schedule = match which % 4 {
         0 => text().map(|text| goal::parse(text, "fuzz")),
         1 => {
             let files: Vec<Vec<u8>> =
                 rest.split(|&byte| byte == b'|').map(<[u8]>::to_vec).collect();
             Some(chakra::parse(&chakra::Trace { files: &files, prefix: "fuzz", groups: None }))
         }
+        2 => text().map(|text| {
+            recorder::parse(&recorder::Recording { files: &lines(text), folder, operations })
+        }),
         _ => text().map(|text| {
-            let files: Vec<(String, String)> =
-                text.lines().map(|line| ("fuzz".to_owned(), line.to_owned())).collect();
-            let operations = None;
-            recorder::parse(&recorder::Recording { files: &files, folder: "fuzz", operations })
+            pytorch::parse(&pytorch::Profiles { files: &lines(text), folder, operations })
         }),
     };
     let Some(Ok(schedule)) = schedule else { return };

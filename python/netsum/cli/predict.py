@@ -16,7 +16,9 @@ SCHEMES = ["ring", "shares", "panama"]
 
 
 def predict(
-    folder: Annotated[Path, typer.Argument(help="of NETSUM_RECORDER, with the files of all ranks of a job")],
+    folder: Annotated[
+        Path, typer.Argument(help="of NETSUM_RECORDER or torch.profiler, with the files of all ranks of a job")
+    ],
     fabric: Annotated[Path, typer.Argument(help="fabric file of the other cluster; host N has rank N")],
     scheme: Annotated[
         list[str] | None,

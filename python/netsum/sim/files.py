@@ -31,10 +31,10 @@ def named(value: Any, key: str = "") -> Iterator[Path]:
     elif isinstance(value, str) and key in _KEYS and _is_file(Path(value)):
         yield Path(value)
     elif isinstance(value, str) and key == "path":
-        # The prefix of a trace's files, or a folder of recordings.
+        # The prefix of a trace's files, or a folder of recordings or traces.
         path = Path(value)
         yield from sorted(path.parent.glob(f"{glob.escape(path.name)}.*.et"))
-        yield from sorted(path.glob("netsum-*.json"))
+        yield from sorted(path.glob("*.json"))
 
 
 def _is_file(path: Path) -> bool:

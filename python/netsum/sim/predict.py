@@ -1,4 +1,5 @@
-"""The step time of a recorded job on another cluster: its recorder files, replayed by the simulator."""
+"""The step time of a recorded job on another cluster: files of netsum's recorder or of PyTorch's profiler, replayed by
+the simulator."""
 
 import re
 import tempfile
@@ -9,6 +10,7 @@ from typing import Any
 
 from netsum.recorder import dumps
 from netsum.report.repeating import training_steps
+from netsum.sim import profiles
 from netsum.sim.errors import SimError
 from netsum.sim.runner import run
 
@@ -122,27 +124,20 @@ def predict(
 ) -> Prediction:
     """Replay the recording of a job on a fabric.
 
-    folder: of NETSUM_RECORDER, with the files of all ranks. fabric: a fabric file, or a table `fabric` of a
-    configuration. scheme, hosts, ranks: as in a configuration of the simulator. compute_scale: computing takes so many
-    times as long as recorded. settings: tables `switch`, `host` and `tcp` of a configuration: how the cluster's queues
-    and its transport are. out: folder for the tables of the replay. Raises SimError, RecorderError.
+    folder: of NETSUM_RECORDER or of PyTorch's profiler, with the files of all ranks. fabric: a fabric file, or a table
+    `fabric` of a configuration. scheme, hosts, ranks: as in a configuration of the simulator. compute_scale: computing
+    takes so many times as long as recorded. settings: tables `switch`, `host` and `tcp` of a configuration: how the
+    cluster's queues and its transport are. out: folder for the tables of the replay. Raises SimError, RecorderError.
     """
     unknown = set(settings or {}) - SETTINGS
     if unknown:
         raise SimError(f"settings: {', '.join(sorted(unknown))}: expected {', '.join(sorted(SETTINGS))}")
     folder = Path(folder)
-    found = part(folder, group)
+    found, replay = _recorded(folder, group)
+    replay["compute_scale"] = compute_scale
     if not isinstance(fabric, dict):
         fabric = {"kind": "file", "path": str(Path(fabric).resolve())}
     kind = {"kind": scheme} if isinstance(scheme, str) else scheme
-    replay = {
-        "format": "recorder",
-        "path": str(folder.resolve()),
-        # As the files are named.
-        "group": re.sub(r"[^A-Za-z0-9_]", "-", found.group),
-        "operations": found.numbers,
-        "compute_scale": compute_scale,
-    }
     job: dict[str, Any] = {"replay": replay}
     if ranks is not None:
         job["ranks"] = ranks
@@ -165,6 +160,19 @@ def predict(
     computing_s = _replayed(alone, None) / found.steps
     name = str(kind.get("kind", "panama"))
     return Prediction(name, found.ranks, found.steps, found.operations, found.recorded_s, predicted_s, computing_s)
+
+
+def _recorded(folder: Path, group: str | None) -> tuple[Part | profiles.Profiles, dict[str, Any]]:
+    """The steps that a folder has, and the table `replay` of a job that runs them."""
+    path = str(folder.resolve())
+    if not any(folder.glob("netsum-*.json")) and (found := profiles.read(folder)):
+        if group is not None:
+            raise SimError(f"{folder}: a trace of PyTorch's profiler has all groups, and is replayed with all of them")
+        return found, {"format": "pytorch", "path": path}
+    recorded = part(folder, group)
+    # As the files are named.
+    name = re.sub(r"[^A-Za-z0-9_]", "-", recorded.group)
+    return recorded, {"format": "recorder", "path": path, "group": name, "operations": recorded.numbers}
 
 
 def _replayed(config: dict[str, Any], out: Path | str | None) -> float:
