@@ -40,7 +40,8 @@ pub fn read(events: &[Event], size: u32) -> Result<Rank, String> {
         let ended_ns = own.iter().map(|run| run.end_ns).max().unwrap_or(event.end_ns);
         calls.push(Call { called_ns: event.begin_ns, ended_ns, kind, group: 0, bytes, complete });
     }
-    if let Some((name, _)) = runs.iter().find(|(_, left)| !left.is_empty()) {
+    let left = runs.iter().filter(|(_, left)| !left.is_empty());
+    if let Some(name) = left.map(|(name, _)| name).min() {
         return Err(format!("a run of gloo:{name} belongs to no call"));
     }
     for event in operators() {
