@@ -149,15 +149,18 @@ fn computing_hides_a_sum_that_ends_meanwhile() {
     ]);
     const { assert!(SUM < 5_000 * US) };
     assert_eq!(end(alike(2, &hidden)), 5_100 * US + SUM + 100 * US);
-    // Where it takes longer than the computing beside it, the next sum follows it, and computing after that call too.
-    let longer = of(&[
-        &sum(0.0, 20.0),
-        &[computes(5.0, 100.0)],
-        &sum(100.0, 190.0),
-        &[computes(105.0, 150.0), computes(150.0, 200.0)],
-    ]);
+    // Where it takes longer than the computing beside it, computing after the next call waits for it, and the next sum.
+    let longer = |tail_us: f64| {
+        of(&[
+            &sum(0.0, 20.0),
+            &[computes(5.0, 100.0)],
+            &sum(100.0, 190.0),
+            &[computes(105.0, 150.0), computes(150.0, 100.0 + tail_us)],
+        ])
+    };
     const { assert!(SUM > 100 * US) };
-    assert_eq!(end(alike(2, &longer)), 2 * SUM);
+    assert_eq!(end(alike(2, &longer(5000.0))), SUM + 5_000 * US);
+    assert_eq!(end(alike(2, &longer(100.0))), 2 * SUM);
 }
 
 #[test]
