@@ -116,7 +116,8 @@ def test_computing_is_within_the_time_of_the_trace(trained: tuple[Path, list[int
         computing.append(sum(event["dur"] for event in events if event["name"] in ("aten::addmm", "aten::mm")))
     span_s = (max(step["ts"] + step["dur"] for step in steps) - min(step["ts"] for step in steps)) * 1e-6
     # Nothing depends on what came later: if communication took no time, no path would be longer than the recorded time.
-    assert 0 < max(computing) * 1e-6 <= found.computing_s * STEPS <= span_s
+    # Times in files are rounded.
+    assert 0 < max(computing) * 1e-6 <= found.computing_s * STEPS <= span_s * 1.0001
     assert found.computing_s <= found.predicted_s
     assert found.recorded_s * STEPS <= span_s
 

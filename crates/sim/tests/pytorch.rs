@@ -173,13 +173,23 @@ fn computing_in_operators_that_wait_is_none() {
         &[computes(910.0, 950.0)],
     ]);
     assert_eq!(end(alike(2, &functional)), 100 * US + SUM + 50 * US);
-    // An operator around others is none that computes: here it contains the sum and the wait.
-    let around = of(&[
-        &[event("cpu_op", "Layer", 1, 0.0, 950.0, json!({})), computes(0.0, 100.0)],
-        &sum(100.0, 900.0),
-        &[computes(910.0, 950.0)],
+    // An operator around others may wait itself, here between them, and one of PyTorch's around a sum.
+    let around = |name: &str| {
+        of(&[
+            &[event("cpu_op", name, 1, 0.0, 950.0, json!({})), computes(0.0, 100.0)],
+            &sum(100.0, 900.0),
+            &[computes(910.0, 950.0)],
+        ])
+    };
+    assert_eq!(end(alike(2, &around("Layer"))), 100 * US + SUM + 50 * US);
+    assert_eq!(end(alike(2, &around("aten::add"))), 100 * US + SUM + 50 * US);
+    // Without one in it, it computes from its beginning to its end.
+    let before = of(&[
+        &sum(0.0, 300.0),
+        &[event("cpu_op", "aten::add", 1, 10.0, 810.0, json!({})), computes(10.0, 20.0)],
     ]);
-    assert_eq!(end(alike(2, &around)), 100 * US + SUM + 50 * US);
+    const { assert!(SUM < 810 * US) };
+    assert_eq!(end(alike(2, &before)), 810 * US);
 }
 
 #[test]

@@ -22,8 +22,7 @@ pub fn read(events: &[Event], size: u32) -> Result<Rank, String> {
     let mut calls = Vec::new();
     // What else each thread did that communicates.
     let mut threads: HashMap<Option<i64>, Vec<&Event>> = HashMap::new();
-    let operators = || events.iter().filter(|event| event.category == Category::Operator);
-    for event in operators() {
+    for event in events.iter().filter(|event| event.category == Category::Operator) {
         let Some(name) = event.name.strip_prefix(C10D) else { continue };
         threads.entry(event.thread).or_default();
         let (kind, run, count) = operation(event, name, size)?;
@@ -44,7 +43,8 @@ pub fn read(events: &[Event], size: u32) -> Result<Rank, String> {
     if let Some(name) = left.map(|(name, _)| name).min() {
         return Err(format!("a run of gloo:{name} belongs to no call"));
     }
-    for event in operators() {
+    let categories = [Category::Operator, Category::Native];
+    for event in events.iter().filter(|event| categories.contains(&event.category)) {
         if let Some(own) = threads.get_mut(&event.thread) {
             own.push(event);
         }
@@ -136,11 +136,18 @@ fn steps(events: &[Event]) -> Option<(u64, u64)> {
     Some((first.begin_ns, steps.map(|step| step.end_ns).fold(first.end_ns, u64::max)))
 }
 
-/// When a thread was in operators that call no others and do not communicate.
+/// When a thread was in operators of PyTorch, or in others that call none. Those around communication may wait for it.
 fn busy(operators: &[&Event]) -> Vec<(u64, u64)> {
-    let ends = operators.iter().skip(1).map(|next| next.begin_ns).chain([u64::MAX]);
-    let inner = operators.iter().zip(ends).filter(|(event, next_ns)| event.end_ns <= *next_ns);
-    // Those that communicate may wait, and have a name.
-    let computing = inner.filter(|(event, _)| event.name.is_empty());
+    // Of the others, only those that communicate have a name.
+    let communicates = |event: &Event| !event.name.is_empty();
+    let calls = operators.iter().filter(|event| communicates(event)).map(|event| event.begin_ns);
+    let calls: Vec<u64> = calls.collect();
+    let next = operators.iter().skip(1).map(|next| next.begin_ns).chain([u64::MAX]);
+    let computing = operators.iter().zip(next).filter(|(event, next_ns)| {
+        let call = calls.get(calls.partition_point(|&call_ns| call_ns < event.begin_ns));
+        let alone = call.is_none_or(|&call_ns| call_ns >= event.end_ns);
+        let known = event.category == Category::Native || event.end_ns <= *next_ns;
+        alone && known && !communicates(event)
+    });
     computing.map(|(event, _)| (event.begin_ns, event.end_ns)).collect()
 }

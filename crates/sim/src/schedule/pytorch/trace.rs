@@ -45,6 +45,8 @@ pub struct Group {
 pub enum Category {
     /// An operator on the processor.
     Operator,
+    /// One of PyTorch's own that computes.
+    Native,
     /// A range with a name: runs of Gloo, steps of the profiler.
     Annotation,
     /// A call of the GPU's driver.
@@ -154,6 +156,7 @@ fn events<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Event>, D::E
 fn keep(raw: Raw) -> Option<Timed> {
     let category = match raw.cat.as_str() {
         _ if raw.ph != "X" => return None,
+        "cpu_op" if raw.name.starts_with(NATIVE) => Category::Native,
         "cpu_op" => Category::Operator,
         "user_annotation" => Category::Annotation,
         "cuda_runtime" | "cuda_driver" => Category::Launch,
@@ -167,7 +170,7 @@ fn keep(raw: Raw) -> Option<Timed> {
         }
         Category::Annotation => raw.name.starts_with(GLOO),
         Category::Device => raw.name.starts_with(NCCL),
-        Category::Launch => false,
+        Category::Native | Category::Launch => false,
     };
     if category == Category::Annotation && !communicates && !raw.name.starts_with(STEP) {
         return None;
@@ -186,6 +189,8 @@ fn keep(raw: Raw) -> Option<Timed> {
     Some(Timed { begin_us, lasts_us, event })
 }
 
+/// How the names of PyTorch's own operators begin.
+const NATIVE: &str = "aten::";
 /// How the names of events begin that are about communication.
 pub const C10D: &str = "c10d::";
 pub const FUNCTIONAL: &str = "_c10d_functional::";
