@@ -255,14 +255,37 @@ fn sizes_over_gloo_are_those_of_whole_buffers() {
 }
 
 #[test]
-fn operations_that_had_not_ended_at_some_rank_are_left_out() {
+fn runs_that_begin_at_nearly_the_same_time_are_told_apart_by_size() {
+    let reduce = |called_us, ended_us, length: u64| {
+        let inputs = json!({"Input Dims": [[[length, 2]], [], []]});
+        gloo("allreduce_", "all_reduce", called_us, ended_us, inputs, json!([[2 * length]]))
+    };
+    let right = of(&[&reduce(0.0, 50.0, 8), &reduce(1.0, 60.0, 9)]);
+    let mut late = right.clone();
+    // The run of the first call is noted after that of the second one.
+    late[1]["ts"] = json!(4e12 + 2.5);
+    let schedule = parsed(&[trace(0, 2, &right), trace(1, 2, &late)], None).unwrap();
+    let sums = [8, 9].map(|length| (Collective::Allreduce, vec![0, 1], 8 * length));
+    assert_eq!(collectives(&schedule, 0), sums);
+    assert_eq!(collectives(&schedule, 1), sums);
+}
+
+#[test]
+fn operations_that_had_ended_at_no_rank_are_left_out() {
     let whole = of(&[&sum(0.0, 10.0), &sum(20.0, 30.0), &sum(40.0, 50.0)]);
+    let counts = |first: &[Value], second: &[Value]| {
+        let schedule = parsed(&[trace(0, 2, first), trace(1, 2, second)], None).unwrap();
+        assert!(end(schedule.clone()) >= SUM);
+        (collectives(&schedule, 0).len(), collectives(&schedule, 1).len())
+    };
+    // Profiling ended within the second sum, and before the third one ran.
     let mut cut = whole.clone();
-    // The profile of the other rank ended within the second sum, before the third one ran.
     cut[3]["args"]["finished"] = json!(false);
     cut.pop();
-    let schedule = parsed(&[trace(0, 2, &whole), trace(1, 2, &cut)], None).unwrap();
-    assert_eq!((collectives(&schedule, 0).len(), collectives(&schedule, 1).len()), (1, 1));
+    assert_eq!(counts(&cut, &cut), (1, 1));
+    // The other rank says that the second one ended.
+    assert_eq!(counts(&whole, &cut), (2, 2));
+    assert_eq!(counts(&whole, &whole), (3, 3));
     // A part, with the computing before it.
     let same = [trace(1, 2, &whole), trace(0, 2, &whole)];
     assert_eq!(end(parsed(&same, Some([1, 2])).unwrap()), 10 * US + SUM);

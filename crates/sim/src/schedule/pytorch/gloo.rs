@@ -1,14 +1,14 @@
 //! Operations over Gloo: an operator `c10d::…` where the rank called it, and a run `gloo:…` on another thread.
 //!
-//! The operators do not name their group, so that there may only be one. Runs begin in the order of the calls, and say
-//! the sizes and types of the tensors.
+//! The operators do not name their group, so that there may only be one. Runs begin in the order of the calls, or nearly
+//! so, and say the sizes and types of the tensors.
 
 use std::collections::{HashMap, VecDeque};
 
 use serde_json::Value;
 
 use super::trace::{C10D, Category, Event, GLOO, STEP};
-use super::{Call, Rank, element_bytes};
+use super::{Call, Rank, State, element_bytes};
 use crate::schedule::Collective;
 
 /// Operations of a rank of `size`. Errors say what cannot be replayed.
@@ -27,17 +27,23 @@ pub fn read(events: &[Event], size: u32) -> Result<Rank, String> {
         threads.entry(event.thread).or_default();
         let (kind, run, count) = operation(event, name, size)?;
         let waiting = runs.entry(run).or_default();
-        let own: Vec<&Event> = waiting.drain(..count.min(waiting.len())).collect();
+        let tensors = shapes(event, name);
+        let own: Vec<&Event> =
+            (0..count).map_while(|at| take(waiting, &tensors, at, count)).collect();
         if own.iter().any(|run| run.begin_ns < event.begin_ns) {
             return Err(format!("a run of gloo:{run} began before {:?} was called", event.name));
         }
-        let complete = own.len() == count && own.iter().all(|run| !run.unfinished());
+        let state = match own.iter().any(|run| run.unfinished()) {
+            _ if own.len() < count => State::Called,
+            true => State::Begun,
+            false => State::Ended,
+        };
         let bytes = match kind {
             Collective::Barrier => 0,
             _ => bytes(&own, kind, size)?,
         };
         let ended_ns = own.iter().map(|run| run.end_ns).max().unwrap_or(event.end_ns);
-        calls.push(Call { called_ns: event.begin_ns, ended_ns, kind, group: 0, bytes, complete });
+        calls.push(Call { called_ns: event.begin_ns, ended_ns, kind, group: 0, bytes, state });
     }
     let left = runs.iter().filter(|(_, left)| !left.is_empty());
     if let Some(name) = left.map(|(name, _)| name).min() {
@@ -103,6 +109,49 @@ fn unshaped(name: &str) -> String {
     format!("{name:?} has no shapes: profile with record_shapes=True")
 }
 
+/// Elements of the tensors that an operator hands over; empty if that is not known.
+fn shapes(event: &Event, name: &str) -> Vec<u64> {
+    let at = match name {
+        "allreduce_" | "allreduce_coalesced_" | "broadcast_" | "reduce_" | "reduce_scatter_" => 0,
+        _ => 1,
+    };
+    let input = event.args.get("Input Dims").and_then(|all| all.get(at));
+    let Some(list) = input.and_then(Value::as_array) else { return Vec::new() };
+    match list.iter().any(Value::is_array) {
+        true => list.iter().filter_map(elements).collect(),
+        false => input.and_then(elements).into_iter().collect(),
+    }
+}
+
+/// Elements of a tensor.
+fn elements(shape: &Value) -> Option<u64> {
+    let mut lengths = shape.as_array()?.iter().map(Value::as_u64);
+    lengths.try_fold(1, |product: u64, length| Some(product.saturating_mul(length?)))
+}
+
+/// Takes run `at` of the `count` of an operator that hands over these tensors.
+fn take<'a>(
+    waiting: &mut VecDeque<&'a Event>,
+    tensors: &[u64],
+    at: usize,
+    count: usize,
+) -> Option<&'a Event> {
+    let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, &each| sum.saturating_add(each));
+    // A reduce-scatter of a list has as many runs as there are ranks, with one share each.
+    let wanted = match count {
+        1 => sum(tensors),
+        _ => tensors.get(at).or(tensors.first()).copied().unwrap_or(0),
+    };
+    let has = |run: &&Event| {
+        let list = run.args.get("Input Dims").and_then(Value::as_array);
+        let own: Vec<u64> = list.into_iter().flatten().filter_map(elements).collect();
+        sum(&own) == wanted
+    };
+    // Threads that take up runs at nearly the same time note it in any order.
+    let found = waiting.iter().take(THREADS).position(has);
+    waiting.remove(found.unwrap_or(0))
+}
+
 /// Bytes of the whole buffer.
 fn bytes(runs: &[&Event], kind: Collective, size: u32) -> Result<u64, String> {
     let mut bytes: u64 = 0;
@@ -112,11 +161,8 @@ fn bytes(runs: &[&Event], kind: Collective, size: u32) -> Result<u64, String> {
             return Err(unshaped(&run.name));
         };
         for (shape, of) in shapes.iter().zip(types) {
-            let lengths = shape.as_array().map(|all| all.iter().map(Value::as_u64));
-            let count = lengths.and_then(|mut all| {
-                all.try_fold(1, |product: u64, length| Some(product.saturating_mul(length?)))
-            });
-            let count = count.ok_or_else(|| format!("{:?} has a shape {shape}", run.name))?;
+            let count =
+                elements(shape).ok_or_else(|| format!("{:?} has a shape {shape}", run.name))?;
             let of = of.as_str().unwrap_or_default();
             let each = element_bytes(of)
                 .ok_or_else(|| format!("{:?} has elements of an unknown type {of:?}", run.name))?;
@@ -151,3 +197,6 @@ fn busy(operators: &[&Event]) -> Vec<(u64, u64)> {
     });
     computing.map(|(event, _)| (event.begin_ns, event.end_ns)).collect()
 }
+
+/// More than Gloo has for the runs of a group.
+const THREADS: usize = 16;

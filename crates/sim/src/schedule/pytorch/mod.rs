@@ -26,13 +26,25 @@ pub struct Profiles<'a> {
 /// An operation in a rank's file.
 struct Call {
     called_ns: u64,
+    /// If it has ended.
     ended_ns: u64,
     kind: Collective,
     /// Index among the rank's groups.
     group: u32,
     bytes: u64,
-    /// Whether the file has its end.
-    complete: bool,
+    /// How far it had come when the file ends.
+    state: State,
+}
+
+/// What a file knows of an operation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Its end.
+    Ended,
+    /// That it has begun.
+    Begun,
+    /// That it was called.
+    Called,
 }
 
 /// What a rank's file says, with times in nanoseconds since its first event.
@@ -112,20 +124,31 @@ fn groups(builder: &mut Builder, ranks: &[(&str, Rank)]) -> Result<Vec<Vec<u32>>
     Ok(all)
 }
 
-/// Of each group, the number of operations before the first one that is not complete at some rank.
+/// Of each group, the number of operations before the first one that had not begun at some rank, or ended at none.
 fn complete(ranks: &[(&str, Rank)], groups: &[Vec<u32>]) -> HashMap<u32, u64> {
-    let mut complete = HashMap::new();
+    let mut begun: HashMap<u32, u64> = HashMap::new();
+    let mut ended: HashMap<u32, u64> = HashMap::new();
     for ((_, rank), groups) in ranks.iter().zip(groups) {
         let mut counts = vec![0; groups.len()];
+        let mut firsts = vec![[u64::MAX; 2]; groups.len()];
         for call in &rank.calls {
-            if !call.complete {
-                let least = complete.entry(groups[call.group as usize]).or_insert(u64::MAX);
-                *least = counts[call.group as usize].min(*least);
+            let count = &mut counts[call.group as usize];
+            let [not_begun, not_ended] = &mut firsts[call.group as usize];
+            match call.state {
+                State::Ended => {}
+                State::Begun => *not_ended = (*not_ended).min(*count),
+                State::Called => *not_begun = (*not_begun).min(*count),
             }
-            counts[call.group as usize] += 1;
+            *count += 1;
+        }
+        for (&group, [not_begun, not_ended]) in groups.iter().zip(firsts) {
+            let least = begun.entry(group).or_insert(u64::MAX);
+            *least = (*least).min(not_begun);
+            let most = ended.entry(group).or_default();
+            *most = (*most).max(not_ended);
         }
     }
-    complete
+    begun.into_iter().map(|(group, count)| (group, count.min(ended[&group]))).collect()
 }
 
 /// What a rank's events say. Errors say what cannot be replayed.
@@ -156,7 +179,7 @@ fn read(events: &[Event], info: &Info) -> Result<Rank, String> {
     }
 }
 
-/// The operations that are complete at all ranks, and the rank's computing.
+/// The operations that are to be replayed, and the rank's computing.
 fn timeline(rank: &Rank, groups: &[u32], complete: &HashMap<u32, u64>) -> Timeline {
     let ps = |ns: u64| ns.saturating_mul(1_000);
     let mut counts = vec![0; groups.len()];
@@ -164,10 +187,11 @@ fn timeline(rank: &Rank, groups: &[u32], complete: &HashMap<u32, u64>) -> Timeli
     for call in &rank.calls {
         let group = groups[call.group as usize];
         counts[call.group as usize] += 1;
-        if complete.get(&group).is_some_and(|&complete| counts[call.group as usize] > complete) {
+        if counts[call.group as usize] > complete[&group] {
             continue;
         }
-        let (called_ps, ended_ps) = (ps(call.called_ns), ps(call.ended_ns));
+        let ended_ps = if call.state == State::Ended { ps(call.ended_ns) } else { u64::MAX };
+        let called_ps = ps(call.called_ns);
         let (name, kind, bytes) = (operations.len() as u64, call.kind, call.bytes);
         operations.push(Observed { name, called_ps, ended_ps, kind, group, bytes });
     }
@@ -182,7 +206,8 @@ fn timeline(rank: &Rank, groups: &[u32], complete: &HashMap<u32, u64>) -> Timeli
         }
     }
     let firsts = [busy.first().map(|of| of.0), operations.first().map(|of| of.called_ps)];
-    let ends = operations.iter().map(|of| of.ended_ps).chain(busy.last().map(|of| of.1));
+    let ends = operations.iter().map(|of| of.ended_ps).filter(|&ended_ps| ended_ps < u64::MAX);
+    let ends = ends.chain(busy.last().map(|of| of.1));
     let whole = firsts.into_iter().flatten().min().zip(ends.max());
     let span = rank.steps.map(|(begin_ns, end_ns)| (ps(begin_ns), ps(end_ns))).or(whole);
     Timeline { operations, busy, span }

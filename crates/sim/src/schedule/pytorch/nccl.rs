@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, HashMap};
 use serde_json::Value;
 
 use super::trace::{CORRELATION, Category, Event, Info, NCCL, PARAMETERS};
-use super::{Call, Rank, element_bytes};
+use super::{Call, Rank, State, element_bytes};
 use crate::schedule::Collective;
 
 /// Kernels of an operation.
@@ -79,7 +79,7 @@ pub fn read(events: &[Event], info: &Info) -> Result<Rank, String> {
         let root = own.first.number(EXTERNAL).and_then(|id| roots.get(&id)).copied();
         let (kind, group, bytes) = operation(own.first, &mut groups, root)?;
         let ended_ns = own.end_ns;
-        calls.push(Call { called_ns, ended_ns, kind, group, bytes, complete: true });
+        calls.push(Call { called_ns, ended_ns, kind, group, bytes, state: State::Ended });
     }
     Ok(Rank { calls, groups: groups.found, busy, steps: None })
 }
