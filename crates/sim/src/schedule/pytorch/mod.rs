@@ -171,8 +171,10 @@ fn read(events: &[Event], info: &Info) -> Result<Rank, String> {
             Some(count) => format!(
                 "there are {count} process groups, and operations over Gloo do not say to which one they belong"
             ),
-            None => "it does not say how many process groups there are; PyTorch does since 2.4"
-                .to_owned(),
+            None => {
+                "it does not say how many process groups there are, as older versions of PyTorch"
+                    .to_owned()
+            }
         }),
         (false, true) => gloo::read(events, info.world_size),
         (false, false) => Err("it has no operations over Gloo or NCCL that have run".to_owned()),

@@ -136,7 +136,7 @@ fn operation(
     let name = &kernel.name;
     let Some(call) = kernel.text("Collective name") else {
         return Err(format!(
-            "{name:?} does not say what it does: PyTorch writes that since 2.4, and not for several operations at once"
+            "{name:?} does not say what it does: older versions of PyTorch write no sizes, and none does for several operations at once"
         ));
     };
     let group = groups.of(kernel).map_err(|reason| format!("{call:?}: {reason}"))?;

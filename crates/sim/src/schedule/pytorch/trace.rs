@@ -26,7 +26,7 @@ pub struct Info {
     pub backend: String,
     pub rank: u32,
     pub world_size: u32,
-    /// Number of process groups; PyTorch before 2.4 does not say.
+    /// Number of process groups; Older versions of PyTorch do not say.
     pub pg_count: Option<u64>,
     #[serde(default)]
     pub pg_config: Vec<Group>,
