@@ -50,7 +50,7 @@ def why_no_loss() -> str | None:
 
 
 def why_no_marks() -> str | None:
-    """Why queues cannot mark here, or None."""
+    """Why there are no programs for packets here, which mark or give each flow a queue, or None."""
     if shutil.which("clang") is None or not pathlib.Path("/usr/include/bpf/bpf_helpers.h").exists():
         return "needs clang and libbpf's headers (make setup-xdp)"
     return None

@@ -16,7 +16,7 @@ import pytest
 
 from fabric import Fabric
 from namespaces import GUARD_S
-from network import Network
+from network import Network, why_no_marks
 from test_sharing import steady
 from test_throughput import RATE_BPS, write
 
@@ -68,6 +68,7 @@ def messages(network: Network) -> dict[str, float]:
 
 
 @pytest.mark.figures
+@pytest.mark.skipif(why_no_marks() is not None, reason=f"a queue per flow {why_no_marks()}")
 def test_small_flows_wait_little_beside_a_job():
     table = {}
     for fair_hosts in (False, True):
