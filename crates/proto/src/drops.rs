@@ -2,6 +2,8 @@
 
 use netsum_wire::DecodeError;
 
+use crate::visit::Visitor;
+
 macro_rules! drops {
     ($($(#[$doc:meta])* $variant:ident => $text:literal,)*) => {
         /// Why a machine refused a packet.
@@ -112,6 +114,11 @@ impl Default for DropCounters {
 }
 
 impl DropCounters {
+    /// Visits the counters.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        self.0.iter_mut().for_each(|count| v.count(count));
+    }
+
     /// Counts one.
     #[inline]
     pub fn count(&mut self, reason: DropReason) {

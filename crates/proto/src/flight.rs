@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::handover::TreeProgress;
+use crate::visit::{Counted, Visitor};
 use crate::{Time, sequence};
 
 /// Number of results above a hole that make it a loss: reordering within a tree is smaller (RFC 5681's threshold).
@@ -61,6 +62,30 @@ impl Flight {
             examined: first,
             again: VecDeque::with_capacity(len),
         }
+    }
+
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let Flight { ring, base, next, highest, examined, again } = self;
+        let (first, end) = (*base, (*next).max(*highest));
+        [&mut *base, next, highest, examined].into_iter().for_each(|n| v.number(n, Counted::Vids));
+        let mask = ring.len() - 1;
+        for vid in first..end {
+            let state = &mut ring[vid as usize & mask];
+            let (code, at) = match state {
+                State::Unsent => (0, None),
+                State::Received => (1, None),
+                State::Sent(at) => (2, Some(at)),
+                State::Resent(at) => (3, Some(at)),
+                State::Counted(at) => (4, Some(at)),
+            };
+            v.same(code);
+            at.into_iter().for_each(|at| v.moment(at));
+        }
+        v.same(again.len() as u64);
+        again.iter_mut().for_each(|vid| v.number(vid, Counted::Vids));
+        // Numbers outside were not sent, and are all the same.
+        ring.rotate_right(base.wrapping_sub(first) as usize & mask);
     }
 
     pub(crate) fn base(&self) -> u64 {

@@ -5,6 +5,7 @@ use std::hash::{Hash, Hasher};
 use crate::congestion::{CongestionRule, Window};
 use crate::flight::{Flight, Receipt};
 use crate::rtt::RttEstimator;
+use crate::visit::Visitor;
 use crate::{DropReason, Time};
 
 /// A tree without results for this long is reported; a round trip takes milliseconds even on a loaded machine, and a
@@ -44,6 +45,30 @@ pub struct TreeStats {
     pub dropped: u64,
     /// Ranks (mod 64) that the tree last reported as missing.
     pub waiting_for: u64,
+}
+
+impl TreeStats {
+    fn visit(&mut self, v: &mut impl Visitor) {
+        let TreeStats {
+            // Those are filled in where statistics are read.
+            window: _,
+            window_cap: _,
+            in_flight: _,
+            rtt_ns: _,
+            sent,
+            resent,
+            spurious,
+            results,
+            marked,
+            timeouts,
+            dropped,
+            waiting_for,
+        } = self;
+        [sent, resent, spurious, results, dropped].into_iter().for_each(|n| v.count(n));
+        v.same(*marked);
+        v.same(*timeouts);
+        v.same(*waiting_for);
+    }
 }
 
 /// Congestion signals of a result.
@@ -102,6 +127,32 @@ impl TreeFlow {
             last_seen: now,
             reported_silent: now,
         }
+    }
+
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let TreeFlow {
+            flight,
+            stats,
+            window,
+            window_max: _,
+            rtt,
+            deadline,
+            backoffs,
+            holes_at,
+            hole_backoffs,
+            probed,
+            last_seen,
+            // Only a time-out reads it, and between equal states there is none.
+            reported_silent: _,
+        } = self;
+        window.visit(v, flight.base());
+        flight.visit(v);
+        stats.visit(v);
+        rtt.visit(v);
+        [deadline, holes_at, probed].into_iter().for_each(|at| v.moment_if(at));
+        v.same(u64::from(*backoffs) << 32 | u64::from(*hole_backoffs));
+        v.moment(last_seen);
     }
 
     /// The next number to send, and whether it was sent before: lost numbers first, then new ones that the window

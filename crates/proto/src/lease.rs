@@ -129,6 +129,13 @@ impl<T: Tenancy> LeaseTable<T> {
     }
 
     /// In the order of jobs and trees.
+    pub(crate) fn sorted_mut(&mut self) -> Vec<&mut T> {
+        let mut all: Vec<_> = self.0.iter_mut().collect();
+        all.sort_by_key(|(key, _)| **key);
+        all.into_iter().map(|(_, tenancy)| tenancy).collect()
+    }
+
+    /// In the order of jobs and trees.
     pub(crate) fn sorted(&self) -> Vec<(&(JobId, TreeId), &T)> {
         let mut all: Vec<_> = self.0.iter().collect();
         all.sort_by_key(|(key, _)| **key);

@@ -31,6 +31,7 @@ mod sequence;
 pub mod switchml;
 mod time;
 pub mod values;
+pub mod visit;
 mod worker;
 
 pub use aggregator::Aggregator;

@@ -10,6 +10,7 @@ use netsum_wire::{Dtype, Format};
 
 use crate::handover::Finished;
 use crate::pattern::{Cut, Pattern};
+use crate::visit::{Counted, Visitor};
 use netsum_wire::panama::Parties;
 
 /// A collective operation, or the rest of one.
@@ -39,7 +40,7 @@ pub enum Fragments {
 }
 
 /// Maps a fragment's index to the header's `chunk` (2³² divided by the golden ratio).
-const CHUNK_STEP: u32 = 0x9e37_79b1;
+pub(crate) const CHUNK_STEP: u32 = 0x9e37_79b1;
 
 /// Elements in a fragment of at most `fragment_bytes`; partials of 16-bit floats travel as float32.
 pub fn elements_per_fragment(fragment_bytes: u16, dtype: Dtype) -> u64 {
@@ -182,6 +183,22 @@ impl<S> Operations<S> {
         })
     }
 
+    /// The end of the numbers of the first operation; `None` if there is none.
+    pub(crate) fn first_end(&self) -> Option<u64> {
+        Some(self.queue.front()?.numbers().end)
+    }
+
+    /// Visits the state; `state` visits the protocol's state of an operation.
+    pub(crate) fn visit<V: Visitor>(&mut self, v: &mut V, state: impl Fn(&mut V, &mut S)) {
+        let Operations { queue, submitted } = self;
+        v.number(submitted, Counted::Before);
+        v.same(queue.len() as u64);
+        for (position, operation) in queue.iter_mut().enumerate() {
+            operation.visit(v, position == 0);
+            state(v, &mut operation.state);
+        }
+    }
+
     fn position(&self, g: u64) -> Option<usize> {
         let after = self.queue.partition_point(|o| o.first_g <= g);
         let position = after.checked_sub(1)?;
@@ -195,6 +212,35 @@ pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u64 {
 }
 
 impl<S> ActiveOperation<S> {
+    fn visit(&mut self, v: &mut impl Visitor, is_first: bool) {
+        let ActiveOperation {
+            submission,
+            // Its owner visits it.
+            state: _,
+            // It follows from the submission.
+            cut: _,
+            first_g,
+            leads,
+            count,
+            open,
+        } = self;
+        let Submission { id, format, numel, fingerprint, fragments, pattern } = submission;
+        v.number(id, Counted::Operations);
+        v.format(*format);
+        v.same(*numel);
+        v.number_u32(fingerprint, Counted::Fingerprints);
+        if *fragments != Fragments::All || *pattern != Pattern::Allreduce {
+            v.unlike();
+        }
+        v.number(first_g, Counted::Before);
+        v.same(*leads);
+        v.same(*count);
+        match is_first {
+            true => v.number(open, Counted::Left),
+            false => v.same(*open),
+        }
+    }
+
     /// Numbers of its fragments in the epoch.
     pub(crate) fn numbers(&self) -> Range<u64> {
         self.first_g..self.first_g + self.count

@@ -1,5 +1,7 @@
 //! Retransmission time-out from measured round trips (RFC 6298).
 
+use crate::visit::Visitor;
+
 /// Time-out before the first measurement.
 const INITIAL_RTO_NS: u64 = 100_000_000;
 /// PANAMA requires a conservative time-out; a premature one costs a fragment and an answer.
@@ -16,6 +18,13 @@ pub(crate) struct RttEstimator {
 }
 
 impl RttEstimator {
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let RttEstimator { smoothed_ns, variation_ns } = self;
+        v.same(smoothed_ns.map_or(u64::MAX, |ns| ns));
+        v.same(*variation_ns);
+    }
+
     pub(crate) fn sample(&mut self, rtt_ns: u64) {
         match self.smoothed_ns {
             None => {

@@ -192,6 +192,11 @@ impl FairQueue {
                 } else {
                     flow.runs.pop_front();
                 }
+                // Whoever is alone begins a turn with each packet: otherwise what is left of its turns would be another
+                // number after each packet, and no state would come back.
+                if self.new.len() + self.old.len() == 1 {
+                    flow.deficit = QUANTUM;
+                }
                 flow.deficit -= i64::from(packet.bytes);
                 flow.packets -= 1;
                 self.packets -= 1;

@@ -1,6 +1,6 @@
 //! Hosts: their flows, their jobs, and packets that arrive at workers. One thread runs all hosts, in order of time.
 
-use crate::aggregation::{Local, NODE, Payload};
+use crate::aggregation::{Local, NODE, Payload, WORKER};
 use crate::job::{BUCKET, JOB_START, Jobs, LEASES, RANK};
 use crate::network::{NetworkEvent, OWN_TIMER, Region};
 use crate::packet::Kind;
@@ -47,7 +47,7 @@ pub(crate) fn pending(view: View, key: u64) -> Pending {
     match key & CLASS {
         FAULT | FLOW_START | JOB_START | SLOT => Pending::Beyond,
         // Deadlines are part of the state; these are earlier, and without effect before the deadline.
-        RTO => Pending::Follows,
+        RTO | WORKER | NODE => Pending::Follows,
         BUCKET if view == View::Round => Pending::Beyond,
         _ => Pending::Part,
     }
@@ -201,6 +201,9 @@ impl<P: Payload> HostSide<'_, P> {
             }
             self.settle();
             self.local.check();
+            if self.local.take_round() {
+                self.hosts.jobs.moment = Some(View::Round);
+            }
             if self.hosts.watched && self.hosts.jobs.moment.is_some() {
                 return Some(MOMENT);
             }

@@ -123,7 +123,10 @@ impl Packet {
         let (seq, aux) = match *address & KIND {
             DATA => (seq.wrapping_sub(flow_base()), *aux),
             ACK => (seq.wrapping_sub(flow_base()), aux.wrapping_sub(flow_base())),
-            _ => (*seq, *aux),
+            _ => {
+                v.content(*seq);
+                (0, *aux)
+            }
         };
         v.both(*flow, seq);
         v.both(aux, *ingress);

@@ -27,6 +27,9 @@ use crate::workload::FlowSpec;
 use repeats::Repeats;
 pub use repeats::Skipped;
 
+/// An audit looks at every link, which costs a few packet-hops each: it comes after this many per link.
+const AUDIT_HOPS_PER_LINK: u64 = 128;
+
 /// One simulation. `P`: the payload of aggregation packets.
 pub struct Simulation<P: Payload = Counts> {
     pub(crate) net: Network,
@@ -50,6 +53,8 @@ pub struct Simulation<P: Payload = Counts> {
     /// Jobs that have lost a part of their trees and have no replacement yet, with the reason.
     pub(crate) stalled: BTreeMap<u32, String>,
     pub(crate) checked: bool,
+    /// Packet-hops at which a part of a run ends with an audit.
+    audit_at_hops: u64,
     pub(crate) repeats: Repeats,
 }
 
@@ -104,6 +109,7 @@ impl<P: Payload> Simulation<P> {
             stalled: BTreeMap::new(),
             net,
             checked: cfg!(debug_assertions),
+            audit_at_hops: 0,
             repeats: Repeats::default(),
         })
     }
@@ -245,7 +251,8 @@ impl<P: Payload> Simulation<P> {
         std::mem::take(&mut self.hosts.finished)
     }
 
-    /// Runs up to and including `until_ps`, or until nothing is left to do; true in the latter case. Audits at the end.
+    /// Runs up to and including `until_ps`, or until nothing is left to do; true in the latter case. Audits
+    /// now and then, and at the end in the latter case.
     pub fn run(&mut self, until_ps: u64) -> bool {
         match self.net.regions.len() {
             1 => {
@@ -262,10 +269,20 @@ impl<P: Payload> Simulation<P> {
             }
             _ => self.run_threads(until_ps),
         }
+        let hosts = &self.hosts;
+        let is_over = hosts.are_idle() || hosts.stop_with_jobs && hosts.jobs_are_over();
+        if self.checked || is_over || self.net.hops() >= self.audit_at_hops {
+            self.audit();
+        }
+        is_over
+    }
+
+    /// Checks the invariants. Panics if one is violated.
+    pub fn audit(&mut self) {
         self.net.audit();
         self.aggregation.audit();
-        let hosts = &self.hosts;
-        hosts.are_idle() || hosts.stop_with_jobs && hosts.jobs_are_over()
+        let links = u64::from(self.net.link_count());
+        self.audit_at_hops = self.net.hops() + AUDIT_HOPS_PER_LINK * links;
     }
 
     /// Runs regions in parallel between moments that concern all of them.

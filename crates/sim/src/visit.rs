@@ -4,6 +4,11 @@
 //! compile until somebody has decided what it is. A field that is passed to `same` without need only prevents skips;
 //! the other methods need a reason.
 
+use netsum_proto::Time;
+use netsum_proto::congestion::without_marks;
+use netsum_proto::visit::{Counted, Origin, Visitor as MachineVisitor};
+use netsum_wire::JobId;
+
 use crate::tcp::Estimates;
 
 /// What counts as progress between two states that are otherwise the same.
@@ -34,22 +39,22 @@ pub(crate) struct Progress {
     pub round: u32,
 }
 
-/// What happens to the state on a visit.
-pub(crate) trait Visitor {
-    /// A value that must be the same.
-    fn same(&mut self, value: u64);
-
+/// What happens to the state on a visit; the state of `proto`'s machines is a part of it.
+pub(crate) trait Visitor: MachineVisitor {
     /// A moment in picoseconds, compared relative to now; `u64::MAX` means never.
     fn time(&mut self, at_ps: &mut u64);
 
     /// A moment on which nothing depends that is not compared elsewhere: it moves with the others.
     fn moves(&mut self, at_ps: &mut u64);
 
-    /// A counter that only results read: it grows by the same amount in every repetition.
-    fn count(&mut self, counter: &mut u64);
-
     /// What the sender of a flow estimates: `Sender::may_repeat` decides whether it repeats itself.
     fn estimates(&mut self, estimates: Estimates);
+
+    /// A packet in the network whose content has this handle: it is visited with the machines.
+    fn content(&mut self, handle: u32);
+
+    /// The contents whose visit is due, in the order of their packets.
+    fn contents(&mut self) -> Vec<u32>;
 
     /// As `count`, for a counter of 32 bits.
     fn count_u32(&mut self, counter: &mut u32) {
@@ -64,30 +69,90 @@ pub(crate) trait Visitor {
     }
 }
 
+/// By job, from where its numbers are counted; `None` for jobs without machines.
+pub(crate) type Origins = Vec<Option<Origin>>;
+
+/// A job's origin, or one for a job that has none.
+fn origin_of(origins: &Origins, job: JobId) -> Origin {
+    let none = Origin { vid: 0, trees: 1, operation: 0, within: true };
+    origins.get(job.0 as usize).copied().flatten().unwrap_or(none)
+}
+
 /// Writes the state down.
-pub(crate) struct Recorder {
+pub(crate) struct Recorder<'a> {
     now_ps: u64,
+    origins: &'a Origins,
+    origin: Origin,
+    contents: Vec<u32>,
     /// The state, with moments relative to `now_ps`. Equal records are equal states: every list is preceded by its
     /// length, and every value has its place.
     pub words: Vec<u64>,
     pub counters: Vec<u64>,
     /// By flow.
     pub estimates: Vec<Estimates>,
+    /// Shares of marks, in the order of the visit.
+    pub shares: Vec<f64>,
 }
 
-impl Recorder {
+impl<'a> Recorder<'a> {
     /// A record at `now_ps`.
-    pub(crate) fn new(now_ps: u64) -> Recorder {
-        Recorder { now_ps, words: Vec::new(), counters: Vec::new(), estimates: Vec::new() }
+    pub(crate) fn new(now_ps: u64, origins: &'a Origins) -> Recorder<'a> {
+        Recorder {
+            now_ps,
+            origins,
+            origin: origin_of(&Vec::new(), JobId(0)),
+            contents: Vec::new(),
+            words: Vec::new(),
+            counters: Vec::new(),
+            estimates: Vec::new(),
+            shares: Vec::new(),
+        }
     }
 }
 
-impl Visitor for Recorder {
+impl MachineVisitor for Recorder<'_> {
     #[inline]
     fn same(&mut self, value: u64) {
         self.words.push(value);
     }
 
+    #[cold]
+    fn unlike(&mut self) {
+        self.words.push(self.now_ps);
+    }
+
+    #[inline]
+    fn moment(&mut self, at: &mut Time) {
+        self.words.push(at.0.wrapping_sub(self.now_ps / 1000));
+    }
+
+    #[inline]
+    fn count(&mut self, counter: &mut u64) {
+        self.counters.push(*counter);
+    }
+
+    #[inline]
+    fn share(&mut self, share: &mut f64) {
+        self.shares.push(*share);
+    }
+
+    fn of_job(&mut self, job: JobId) {
+        self.origin = origin_of(self.origins, job);
+        self.words.push(job.0.into());
+    }
+
+    #[inline]
+    fn number(&mut self, number: &mut u64, counted: Counted) {
+        self.words.push(number.wrapping_sub(self.origin.of(counted)));
+    }
+
+    #[inline]
+    fn number_u32(&mut self, number: &mut u32, counted: Counted) {
+        self.words.push(number.wrapping_sub(self.origin.of(counted) as u32).into());
+    }
+}
+
+impl Visitor for Recorder<'_> {
     #[inline]
     fn time(&mut self, at_ps: &mut u64) {
         // Twice the distance, which may be negative; an odd value means never.
@@ -102,8 +167,12 @@ impl Visitor for Recorder {
     fn moves(&mut self, _: &mut u64) {}
 
     #[inline]
-    fn count(&mut self, counter: &mut u64) {
-        self.counters.push(*counter);
+    fn content(&mut self, handle: u32) {
+        self.contents.push(handle);
+    }
+
+    fn contents(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.contents)
     }
 
     fn estimates(&mut self, estimates: Estimates) {
@@ -115,12 +184,99 @@ impl Visitor for Recorder {
 pub(crate) struct Mover<'a> {
     pub by_ps: u64,
     /// What each counter grows by, in the order of the visit.
-    pub growth: std::slice::Iter<'a, u64>,
+    growth: std::slice::Iter<'a, u64>,
+    /// How often each share decays, likewise.
+    decays: std::slice::Iter<'a, u64>,
+    /// The share that decayed last, how often, and to what.
+    decayed: (f64, u64, f64),
+    origins: [&'a Origins; 2],
+    /// Before and after the move.
+    origin: [Origin; 2],
+    contents: Vec<u32>,
+}
+
+impl<'a> Mover<'a> {
+    /// Moves from the first of the `origins` to the second.
+    pub(crate) fn new(
+        by_ps: u64,
+        (growth, decays): (&'a [u64], &'a [u64]),
+        origins: [&'a Origins; 2],
+    ) -> Mover<'a> {
+        Mover {
+            by_ps,
+            growth: growth.iter(),
+            decays: decays.iter(),
+            decayed: (0.0, 0, 0.0),
+            origins,
+            origin: origins.map(|origins| origin_of(origins, JobId(u32::MAX))),
+            contents: Vec::new(),
+        }
+    }
+}
+
+impl MachineVisitor for Mover<'_> {
+    fn same(&mut self, _: u64) {}
+
+    fn unlike(&mut self) {}
+
+    fn moment(&mut self, at: &mut Time) {
+        at.0 += self.by_ps / 1000;
+    }
+
+    fn count(&mut self, counter: &mut u64) {
+        *counter += self.growth.next().expect("a visit has as many counters as the one before");
+    }
+
+    fn share(&mut self, share: &mut f64) {
+        let times = *self.decays.next().expect("a visit has as many shares as the one before");
+        if (self.decayed.0, self.decayed.1) != (*share, times) {
+            self.decayed = (*share, times, decay(*share, times));
+        }
+        *share = self.decayed.2;
+    }
+
+    fn of_job(&mut self, job: JobId) {
+        self.origin = self.origins.map(|origins| origin_of(origins, job));
+    }
+
+    fn number(&mut self, number: &mut u64, counted: Counted) {
+        let [from, to] = self.origin.map(|origin| origin.of(counted));
+        *number = number.wrapping_sub(from).wrapping_add(to);
+    }
+
+    fn number_u32(&mut self, number: &mut u32, counted: Counted) {
+        let [from, to] = self.origin.map(|origin| origin.of(counted) as u32);
+        *number = number.wrapping_sub(from).wrapping_add(to);
+    }
+}
+
+/// A share after so many windows without marks.
+fn decay(mut share: f64, times: u64) -> f64 {
+    for _ in 0..times {
+        let less = without_marks(share);
+        if less == share {
+            break;
+        }
+        share = less;
+    }
+    share
+}
+
+/// After how many windows without marks one share has become the other; `None` if it does not.
+pub(crate) fn decays(mut share: f64, to: f64) -> Option<u64> {
+    let mut times = 0;
+    while share > to {
+        let less = without_marks(share);
+        if less == share {
+            break;
+        }
+        share = less;
+        times += 1;
+    }
+    (share == to).then_some(times)
 }
 
 impl Visitor for Mover<'_> {
-    fn same(&mut self, _: u64) {}
-
     fn time(&mut self, at_ps: &mut u64) {
         if *at_ps != u64::MAX {
             *at_ps += self.by_ps;
@@ -131,8 +287,12 @@ impl Visitor for Mover<'_> {
         self.time(at_ps);
     }
 
-    fn count(&mut self, counter: &mut u64) {
-        *counter += self.growth.next().expect("a visit has as many counters as the one before");
+    fn content(&mut self, handle: u32) {
+        self.contents.push(handle);
+    }
+
+    fn contents(&mut self) -> Vec<u32> {
+        std::mem::take(&mut self.contents)
     }
 
     fn estimates(&mut self, _: Estimates) {}

@@ -6,6 +6,8 @@ use std::cell::Cell;
 use std::fmt::Write;
 
 use common::{FABRICS, assert_same_files, files};
+use netsum_proto::CongestionRule;
+use netsum_sim::aggregation::TreeConfig;
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
@@ -23,7 +25,7 @@ fn assert_same(text: &str, faults: &str) {
     assert_same_files(&run(true), &run(false), &what);
 }
 
-/// Schemes between hosts repeat themselves; with the others nothing may be skipped.
+/// Schemes between hosts and by trees repeat themselves; with the others nothing may be skipped.
 const SCHEMES: &[&str] = &[
     "ring",
     "ring",
@@ -240,6 +242,35 @@ fn steps_of_a_ring_are_skipped() {
     }
 }
 
+fn trees(workers: u32, steps: u32, period_ps: u64, bytes: u64, config: TreeConfig) -> JobSpec {
+    let scheme = Scheme::Trees { trees: 4, config };
+    JobSpec { scheme, ..job(HostAlgorithm::Ring, workers, steps, period_ps, bytes) }
+}
+
+/// Within an allreduce by trees everything repeats itself once windows do not grow any more, and training repeats its
+/// steps.
+#[test]
+fn fragments_and_steps_of_trees_are_skipped() {
+    let topology = fat_tree(4, RATE, Addressing::default()).unwrap().topology();
+    for (congestion, fragment_bytes) in [
+        (CongestionRule::Panama, 1408),
+        (CongestionRule::PerBranch, 1000),
+        (CongestionRule::Fixed(6), 1408),
+        (CongestionRule::Coupled { trees: 4 }, 1408),
+    ] {
+        let config =
+            TreeConfig { window_max: 8, fragment_bytes, congestion, ..TreeConfig::default() };
+        let mut one = trees(16, 1, 0, 20_000_000, config);
+        one.buckets.truncate(1);
+        let share = share(&topology, SWITCHING, &[one], &[]);
+        assert!(share > 0.8, "{congestion:?}, {fragment_bytes} bytes: {share}");
+    }
+    let config = TreeConfig { window_max: 8, ..TreeConfig::default() };
+    let steps = trees(16, 60, PERIOD_PS, 400_000, config);
+    let share = share(&topology, SWITCHING, &[steps], &[]);
+    assert!(share > 0.3, "{share}");
+}
+
 /// Between the steps that a flow meets all others are skipped.
 #[test]
 fn training_beside_a_few_flows_is_skipped_in_between() {
@@ -260,8 +291,11 @@ fn training_beside_a_few_flows_is_skipped_in_between() {
 #[test]
 fn skips_change_no_result() {
     let mut runner = TestRunner::new(ProptestConfig { cases: 50, ..ProptestConfig::default() });
+    let (ring, halving) = (Some(HostAlgorithm::Ring), Some(HostAlgorithm::HalvingDoubling));
     let jobs = (
-        select(&[HostAlgorithm::Ring, HostAlgorithm::Ring, HostAlgorithm::HalvingDoubling][..]),
+        // The others reduce by trees, with this window.
+        select(vec![ring, ring, halving, None]),
+        select(&[2u16, 7, 30][..]),
         2u32..9,
         3u32..25,
         select(&[0, 3_000_000_000, 7_000_000_001][..]),
@@ -303,11 +337,16 @@ fn skips_change_no_result() {
             true => fat_tree(4, RATE, Addressing::default()),
             false => leaf_spine(4, 4, 3, RATE, RATE, Addressing::default()),
         };
-        let jobs = jobs.into_iter().map(|(algorithm, workers, steps, period, bytes, at)| {
-            let job = job(algorithm, workers, steps, period, bytes);
-            let placement = job.placement.iter().map(|host| host + at.0).collect();
-            JobSpec { placement, start_ps: at.1, ..job }
-        });
+        let jobs =
+            jobs.into_iter().map(|(algorithm, window_max, workers, steps, period, bytes, at)| {
+                let config = TreeConfig { window_max, ..TreeConfig::default() };
+                let job = match algorithm {
+                    Some(algorithm) => job(algorithm, workers, steps, period, bytes),
+                    None => trees(workers, steps, period, bytes, config),
+                };
+                let placement = job.placement.iter().map(|host| host + at.0).collect();
+                JobSpec { placement, start_ps: at.1, ..job }
+            });
         flows.sort_unstable();
         let flows = flows.into_iter().map(|(start_ps, src, other, bytes)| FlowSpec {
             start_ps,

@@ -2,6 +2,7 @@
 
 use super::dctcp::OncePerWindow;
 use super::{Arrival, LOSS_WINDOW_LEAST, Rule, halved};
+use crate::visit::Visitor;
 
 /// ATP's first window, 200 packets: the bandwidth-delay product of 100 Gbit/s.
 const INITIAL_BYTES: f64 = 200.0 * 306.0;
@@ -49,6 +50,13 @@ impl Rule for Aimd {
         let Aimd { window, ssthresh, step, .. } = *self;
         let grown = window + if window < ssthresh { step } else { step / window };
         self.window = grown.min(cap);
+    }
+
+    fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let Aimd { window, ssthresh, step: _, cut } = self;
+        v.same(window.to_bits());
+        v.same(ssthresh.to_bits());
+        cut.visit(v, base);
     }
 
     fn on_loss(&mut self, vid: u64, vid_next: u64) {

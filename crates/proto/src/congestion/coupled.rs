@@ -2,6 +2,7 @@
 
 use super::panama::Panama;
 use super::{Arrival, INITIAL_WINDOW, Rule};
+use crate::visit::Visitor;
 
 /// The window of one of several coupled trees.
 #[derive(Clone, Debug)]
@@ -24,6 +25,11 @@ impl Rule for Coupled {
 
     fn on_result(&mut self, result: &Arrival, cap: f64) {
         self.window.take(result, cap, 1.0 / self.trees);
+    }
+
+    fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let Coupled { window, trees: _ } = self;
+        window.visit(v, base);
     }
 
     fn on_loss(&mut self, vid: u64, vid_next: u64) {

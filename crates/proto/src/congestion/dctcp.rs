@@ -1,9 +1,15 @@
 //! DCTCP (RFC 8257), used by several rules: one control loop, and events at most once per window.
 
 use super::halved;
+use crate::visit::{Counted, Visitor};
 
 /// DCTCP's gain g (RFC 8257 §3.3).
 const GAIN: f64 = 1.0 / 16.0;
+
+/// The share of marked results after another window, a `fraction` of which was marked.
+pub(super) fn observed(alpha: f64, fraction: f64) -> f64 {
+    (1.0 - GAIN) * alpha + GAIN * fraction
+}
 
 /// One DCTCP control loop.
 #[derive(Clone, Debug)]
@@ -20,6 +26,18 @@ impl Dctcp {
         Dctcp { window, ssthresh: f64::INFINITY, alpha: 1.0, results: 0, marked: 0 }
     }
 
+    /// Visits the state.
+    pub(super) fn visit(&mut self, v: &mut impl Visitor) {
+        let Dctcp { window, ssthresh, alpha, results, marked } = self;
+        v.same(window.to_bits());
+        v.same(ssthresh.to_bits());
+        v.same(u64::from(*results) << 32 | u64::from(*marked));
+        match *marked {
+            0 => v.share(alpha),
+            _ => v.same(alpha.to_bits()),
+        }
+    }
+
     /// `step`: increase per window of results above the threshold.
     pub(super) fn on_result(&mut self, marked: bool, step: f64) {
         self.results += 1;
@@ -33,7 +51,7 @@ impl Dctcp {
 
     pub(super) fn end_observation(&mut self) {
         let fraction = f64::from(self.marked) / f64::from(self.results.max(1));
-        self.alpha = (1.0 - GAIN) * self.alpha + GAIN * fraction;
+        self.alpha = observed(self.alpha, fraction);
         if self.marked > 0 {
             self.window = (self.window * (1.0 - self.alpha / 2.0)).max(1.0);
             self.ssthresh = self.window;
@@ -60,6 +78,15 @@ pub(super) struct OncePerWindow {
 }
 
 impl OncePerWindow {
+    /// Visits the state; fragments that have results, all those before `base`, do not come again.
+    pub(super) fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let OncePerWindow { ends } = self;
+        v.same((*ends > base).into());
+        if *ends > base {
+            v.number(ends, Counted::Vids);
+        }
+    }
+
     /// Whether the event occurs at fragment `vid`; then not again before `vid_next`, the next to be sent.
     pub(super) fn happens(&mut self, vid: u64, vid_next: u64) -> bool {
         let happens = vid >= self.ends;

@@ -15,6 +15,8 @@ use aimd::Aimd;
 use coupled::Coupled;
 use fixed::Fixed;
 use panama::Panama;
+
+use crate::visit::Visitor;
 use per_branch::PerBranch;
 
 /// How a worker reacts to congestion.
@@ -39,6 +41,11 @@ pub enum CongestionRule {
     Fixed(u16),
 }
 
+/// DCTCP's share of marked results after another window without marks.
+pub fn without_marks(share: f64) -> f64 {
+    dctcp::observed(share, 0.0)
+}
+
 /// Initial number of fragments in flight.
 pub(crate) const INITIAL_WINDOW: u16 = 10;
 /// Minimum window after a loss: with fewer, results that overtake a lost one could not reveal it, and each loss would
@@ -57,6 +64,9 @@ trait Rule {
 
     /// Handles a result. `cap`: the aggregators' limit of fragments in flight.
     fn on_result(&mut self, result: &Arrival, cap: f64);
+
+    /// Visits the state; all fragments before `base` have results.
+    fn visit(&mut self, v: &mut impl Visitor, base: u64);
 
     /// Handles the loss of fragment `vid`; the next to be sent is `vid_next`. PANAMA's fabric is lossless; on one that
     /// is not, loss is the only signal of a switch that does not mark.
@@ -128,6 +138,13 @@ impl Window {
     /// `cap`: the aggregators' initial limit.
     pub fn new(rule: CongestionRule, cap: u16) -> Self {
         Window { rule: AnyRule::new(rule), cap: cap.max(1) }
+    }
+
+    /// Visits the state; all fragments before `base` have results.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let Window { rule, cap } = self;
+        v.same((*cap).into());
+        with_rule!(rule, rule => rule.visit(v, base));
     }
 
     /// Fragments that may be in flight, at least 1.

@@ -4,6 +4,7 @@
 
 use super::dctcp::{Dctcp, OncePerWindow};
 use super::{Arrival, LOSS_WINDOW_LEAST, Rule};
+use crate::visit::Visitor;
 
 /// One DCTCP window, marked if any branch is.
 #[derive(Clone, Debug)]
@@ -37,6 +38,13 @@ impl Rule for Panama {
 
     fn on_result(&mut self, result: &Arrival, cap: f64) {
         self.take(result, cap, 1.0);
+    }
+
+    fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let Panama { dctcp, observation, loss } = self;
+        dctcp.visit(v);
+        observation.visit(v, base);
+        loss.visit(v, base);
     }
 
     fn on_loss(&mut self, vid: u64, vid_next: u64) {

@@ -3,6 +3,7 @@
 
 use super::dctcp::{Dctcp, OncePerWindow};
 use super::{Arrival, INITIAL_WINDOW, LOSS_WINDOW_LEAST, Rule};
+use crate::visit::Visitor;
 
 /// Limits a virtual window relative to the least one, by this factor and offset: it must not run away while another
 /// branch holds it back, and must be free to grow past it.
@@ -63,6 +64,18 @@ impl Rule for PerBranch {
         }
         let most = (CLIP_FACTOR * self.window() + CLIP_OFFSET).min(cap);
         self.each(|dctcp| dctcp.clip(most));
+    }
+
+    fn visit(&mut self, v: &mut impl Visitor, base: u64) {
+        let PerBranch { clear, marked, observation, loss } = self;
+        clear.visit(v);
+        v.same(marked.len() as u64);
+        for (branch, dctcp) in marked {
+            v.same((*branch).into());
+            dctcp.visit(v);
+        }
+        observation.visit(v, base);
+        loss.visit(v, base);
     }
 
     fn on_loss(&mut self, vid: u64, vid_next: u64) {

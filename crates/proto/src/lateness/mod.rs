@@ -16,6 +16,7 @@ pub use stragglers::{NodeReading, Slow, Straggler, stragglers};
 
 use crate::Time;
 use crate::children::ChildSet;
+use crate::visit::Visitor;
 
 /// Number of buckets of the histogram.
 pub const BUCKETS: usize = 12;
@@ -101,6 +102,14 @@ impl Lateness {
 pub(crate) struct Began(Time);
 
 impl Began {
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        v.same((*self != Began::UNMEASURED).into());
+        if *self != Began::UNMEASURED {
+            v.moment(&mut self.0);
+        }
+    }
+
     /// Of a fragment that the meter leaves out.
     pub(crate) const UNMEASURED: Began = Began(Time(u64::MAX));
 }
@@ -138,6 +147,30 @@ impl Meter {
         let children = if children > 1 { children } else { 0 };
         let supplied = (0..children).fold(0, |all, child| all | 1 << child);
         Meter { children: vec![Child::default(); children], supplied, ..Meter::default() }
+    }
+
+    /// Visits the state.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        let Meter { children, left_out, begun, open, opened, unheard, supplied } = self;
+        let all = children.iter().fold(0, |all: ChildSet, _| all << 1 | 1);
+        v.same(u64::from(*left_out) << 32 | u64::from(*open));
+        v.set(*unheard & all);
+        v.set(*supplied);
+        // Nobody reads it for children that have sent in the burst.
+        if *open > 0 && *unheard & all != 0 {
+            v.moment(opened);
+        }
+        for Child { lateness, supplied, since } in children {
+            v.same(*begun - *supplied);
+            if supplied != begun {
+                v.moment(since);
+            }
+            v.count(supplied);
+            let Lateness { histogram, late_ns, last, awaited_ns, bursts, opening_ns } = lateness;
+            histogram.iter_mut().for_each(|count| v.count(count));
+            [late_ns, last, awaited_ns, bursts, opening_ns].into_iter().for_each(|n| v.count(n));
+        }
+        v.count(begun);
     }
 
     /// The first packet of a fragment. The other calls for the fragment take what this one returns.

@@ -1,5 +1,7 @@
 //! Empty contributions that a worker has not sent, and answers that it can expect: one tree.
 
+use crate::visit::{Counted, Visitor};
+
 /// A packet names at most this many vids besides its own.
 const OTHERS: u64 = u64::BITS as u64;
 
@@ -18,6 +20,20 @@ pub(super) struct Answers {
 impl Answers {
     pub(super) fn new(first: u64) -> Answers {
         Answers { operation: 0, unsent: Vec::new(), expected: first }
+    }
+
+    /// Visits the state.
+    pub(super) fn visit(&mut self, v: &mut impl Visitor) {
+        let Answers {
+            // It matters to the unsent ones alone.
+            operation: _,
+            unsent,
+            expected,
+        } = self;
+        if !unsent.is_empty() {
+            v.unlike();
+        }
+        v.number(expected, Counted::Vids);
     }
 
     /// Adds an empty contribution; returns those before it, as for `flush`, if one packet cannot name all.

@@ -15,6 +15,7 @@ mod memory;
 mod slab;
 mod switch;
 mod tree;
+mod visit;
 mod worker;
 
 pub use lease::{Child, Lease, LeaseError, MAX_BRANCHES, MAX_CHILDREN, buffers_per_fragment};
@@ -22,6 +23,7 @@ pub use memory::{Divisible, Memory};
 pub use slab::{BufferId, OpenSum, Slab};
 pub use switch::{Switch, Transmit};
 pub use tree::TreeCounters;
+pub use visit::visit_header;
 pub use worker::{Accepted, Outgoing, Worker, WorkerConfig};
 
 pub use crate::aggregator::Aggregator;

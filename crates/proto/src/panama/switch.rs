@@ -12,6 +12,7 @@ use super::tree::{Tree, TreeCounters};
 use crate::aggregator::Aggregator;
 use crate::lateness::Lateness;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
+use crate::visit::Visitor;
 use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
 /// A packet to be sent.
@@ -249,6 +250,20 @@ impl<M: Memory> Switch<M> {
             key.hash(state);
             tree.digest(state);
         }
+    }
+
+    /// Visits the state; `stored` visits a stored packet. States with operations other than allreduce, or with partial
+    /// synchronisation, are like no others.
+    pub fn visit<V: Visitor>(&mut self, v: &mut V, stored: impl Fn(&mut V, &mut M, M::Buffer)) {
+        let Switch { trees, memory, firm: _, outbox, drops } = self;
+        if !(outbox.data.is_empty() && outbox.control.is_empty()) {
+            v.unlike();
+        }
+        v.same(trees.len() as u64);
+        for tree in trees.sorted_mut() {
+            tree.visit(v, |v, buffer| stored(v, memory, buffer));
+        }
+        drops.visit(v);
     }
 
     fn dispatch(

@@ -9,6 +9,7 @@
 //! once v is released, every child that contributed to it has all results up to v − cap.
 
 mod scoped;
+mod visit;
 
 use std::hash::{Hash, Hasher};
 

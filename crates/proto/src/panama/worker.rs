@@ -12,7 +12,8 @@ use super::lease::first_window;
 use crate::congestion::CongestionRule;
 use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment};
+use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment, tree_end};
+use crate::visit::Visitor;
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Refusal, Settings, WorkerMachine};
 use crate::{DropReason, Pattern, Time, epoch};
 
@@ -304,6 +305,52 @@ impl Worker {
         let partial = (&self.reported, &self.missed_below);
         self.lanes.iter().for_each(|lane| lane.submitted().hash(state));
         (self.config.epoch, self.turn, partial, &self.answers).hash(state);
+    }
+
+    /// Visits the state. States with operations other than allreduce, or with partial synchronisation, are like no
+    /// others.
+    pub fn visit(&mut self, v: &mut impl Visitor) {
+        let Worker {
+            config,
+            trees,
+            // Of partial synchronisation.
+            reported: _,
+            missed_below: _,
+            lanes,
+            answers,
+            settled,
+            notices,
+            events,
+            turn,
+        } = self;
+        v.of_job(config.job);
+        if config.partial || !(settled.is_empty() && notices.is_empty() && events.is_empty()) {
+            v.unlike();
+        }
+        v.same(*turn as u64);
+        trees.iter_mut().for_each(|tree| tree.visit(v));
+        answers.iter_mut().for_each(|answers| answers.visit(v));
+        lanes.iter_mut().for_each(|lane| lane.visit(v, |v, missing| v.same(*missing)));
+    }
+
+    /// The lowest number without a result on the first tree.
+    pub fn first_open(&self) -> u64 {
+        self.trees[0].flight.base()
+    }
+
+    /// How often each tree can go on by so many fragments, more than 0, before the end of the running operation
+    /// matters.
+    pub fn rounds_left(&self, fragments: u64) -> u64 {
+        let [operations, ..] = &self.lanes[..] else { return 0 };
+        let Some(end) = operations.first_end() else { return 0 };
+        let ends = (0..).map(|tree| tree_end(end, tree, self.trees.len()));
+        // The last fragment to be sent is known as such.
+        let left = self
+            .trees
+            .iter()
+            .zip(ends)
+            .map(|(tree, end)| end.saturating_sub(tree.flight.next() + 2) / fragments);
+        left.min().unwrap_or(0)
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {

@@ -6,20 +6,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use netsum_proto::Pattern;
 use netsum_proto::handover::resolve;
 use netsum_proto::operations::{Fragments, Submission};
+use netsum_proto::panama::visit_header;
 use netsum_proto::{
     AcceptedResult, Aggregator, Event, OutgoingPacket, PortId, Time, WorkerMachine,
 };
 use netsum_topo::{AggregationTree, Child, NodeId};
 use netsum_wire::{Epoch, JobId, PacketHeader, TreeId};
 
-use super::panama::UDP_BYTES;
+use super::panama::{Panama, UDP_BYTES};
 use super::payload::Payload;
 use super::protocol::{Header, Owned, Protocol};
-use super::{Done, NODE, Violation, WORKER};
+use super::{Done, NODE, Violation, WORKER, begin_order};
 use crate::capture::{Capture, Place, SERVER_PORT, SWITCH_PORT, worker_port};
 use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
 use crate::timer::Timer;
+use crate::visit::Visitor;
 
 /// Callback for every accepted result: job, rank, operation, first element, payload.
 pub type Inspector<T> = Box<dyn FnMut(u32, u32, u64, u64, &T) + Send>;
@@ -92,6 +94,8 @@ pub(crate) struct Residents<R: Protocol> {
     pub(super) done: Vec<Done>,
     violations: Vec<Violation>,
     inspector: Option<Inspector<Owned<R>>>,
+    /// Whether the first worker of a job has come to another round since this was last asked.
+    round: bool,
     capture: Option<SharedCapture>,
 }
 
@@ -273,6 +277,50 @@ impl<R: Protocol> Machines<R> {
     }
 }
 
+impl<P: Payload> Residents<Panama<P>> {
+    /// Visits the state of the machines, and of the contents of packets.
+    pub(super) fn visit(&mut self, v: &mut impl Visitor) {
+        let Residents {
+            nodes,
+            workers,
+            // They change with the workers and the leases.
+            ends: _,
+            in_flight,
+            // Handles are of no consequence.
+            unused: _,
+            done,
+            violations,
+            // With them nothing is compared.
+            inspector: _,
+            capture: _,
+            round: _,
+        } = self;
+        v.both(done.len() as u32, violations.len() as u32);
+        v.both(nodes.len() as u32, workers.len() as u32);
+        for (number, state) in nodes.iter_mut().enumerate() {
+            let Some(NodeState { machine, timer }) = state else { continue };
+            v.same(number as u64);
+            machine.visit(v, |v, memory, buffer| memory.visit_stored(buffer, v));
+            timer.visit(v);
+        }
+        for (number, state) in workers.iter_mut().enumerate() {
+            let Some(WorkerState { machine, job: _, rank: _, ranks: _, uplink: _, up: _, timer }) =
+                state
+            else {
+                continue;
+            };
+            v.same(number as u64);
+            machine.visit(v);
+            timer.visit(v);
+        }
+        for handle in v.contents() {
+            let (header, payload) = &mut in_flight[handle as usize];
+            visit_header(header, v);
+            P::visit_owned(payload, v);
+        }
+    }
+}
+
 impl<R: Protocol> Residents<R> {
     fn new(nodes: usize) -> Self {
         Residents {
@@ -284,6 +332,7 @@ impl<R: Protocol> Residents<R> {
             done: Vec::new(),
             violations: Vec::new(),
             inspector: None,
+            round: false,
             capture: None,
         }
     }
@@ -304,6 +353,17 @@ impl<R: Protocol> Residents<R> {
         self.pump_worker(net, worker);
     }
 
+    /// Whether the first worker of a job has come to another round since the last call.
+    #[inline]
+    pub(super) fn take_round(&mut self) -> bool {
+        std::mem::take(&mut self.round)
+    }
+
+    /// Whether every result or every packet is shown to somebody.
+    pub(super) fn is_watched(&self) -> bool {
+        self.inspector.is_some() || self.capture.is_some()
+    }
+
     /// Handles a packet that has reached the end of its path.
     #[inline]
     pub(super) fn on_packet(&mut self, net: &mut Region, packet: &Packet) {
@@ -320,7 +380,10 @@ impl<R: Protocol> Residents<R> {
                 }
             }
             End::Worker(worker) => {
-                self.take_result(net, worker, packet);
+                if self.take_result(net, worker, packet) {
+                    begin_order(net);
+                    self.round = true;
+                }
                 self.unused.push(packet.seq);
                 self.pump_worker(net, worker);
             }
@@ -426,12 +489,13 @@ impl<R: Protocol> Residents<R> {
         }
     }
 
-    fn take_result(&mut self, net: &Region, worker: u32, packet: &Packet) {
-        let Some(state) = &mut self.workers[worker as usize] else { return };
+    /// Handles a result; true if it begins another round of the job.
+    fn take_result(&mut self, net: &Region, worker: u32, packet: &Packet) -> bool {
+        let Some(state) = &mut self.workers[worker as usize] else { return false };
         let (header, payload) = &self.in_flight[packet.seq as usize];
         let accepted = state.machine.handle(net.now(), packet.ce(), header);
-        let Ok(Some(accepted)) = accepted else { return };
-        let (id, Some(elements)) = (accepted.id(), accepted.elements()) else { return };
+        let Ok(Some(accepted)) = accepted else { return false };
+        let (id, Some(elements)) = (accepted.id(), accepted.elements()) else { return false };
         if let Some(contributions) = R::Payload::contributions(payload) {
             let missing = header.missing().count_ones();
             // Bits are ranks modulo 64: they identify ranks only in jobs of at most 64.
@@ -450,6 +514,7 @@ impl<R: Protocol> Residents<R> {
         if let Some(inspector) = &mut self.inspector {
             inspector(state.job, state.rank, id, elements.start, payload);
         }
+        state.rank == 0 && R::begins_round(header)
     }
 
     pub(super) fn pump_worker(&mut self, net: &mut Region, worker: u32) {

@@ -94,9 +94,9 @@ impl<P: Payload> Aggregation<P> {
         }
     }
 
-    /// Whether no job has used the machines yet.
-    pub(crate) fn is_unused(&self) -> bool {
-        self.trees.is_unused() && self.slots.is_unused() && self.pools.is_unused()
+    /// Whether the state of all machines that a job has used is visited, and nobody is shown every packet or result.
+    pub(crate) fn is_visited(&self) -> bool {
+        !self.trees.is_watched() && self.slots.is_unused() && self.pools.is_unused()
     }
 
     /// Records every packet that arrives at a worker, a switch or a server.
@@ -246,6 +246,12 @@ impl<P: Payload> Local<'_, P> {
         self.trees.revoke(now_ps, job);
         self.slots.revoke(now_ps, job);
         self.pools.revoke(now_ps, job);
+    }
+
+    /// Whether the first worker of a job has come to another round since the last call.
+    #[inline]
+    pub(crate) fn take_round(&mut self) -> bool {
+        self.trees.take_round()
     }
 
     /// The next completed operation.

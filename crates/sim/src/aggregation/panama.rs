@@ -13,6 +13,7 @@ use netsum_wire::{Format, JobId};
 use super::machines::Machines;
 use super::payload::Payload;
 use super::protocol::Protocol;
+use crate::visit::Visitor;
 
 /// Configuration of a job's trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub(super) const UDP_BYTES: u16 = 2 + 20 + 8;
 
 /// Bytes on the wire before the payload.
 pub const OVERHEAD_BYTES: u16 = UDP_BYTES + HEADER_LEN as u16;
+
+/// Fragments of a tree in a round: packets of any whole number of bytes take a whole number of nanoseconds together at
+/// 10, 25, 40 and 100 Gbit/s.
+const ROUND: u32 = 25;
 
 /// Protocol `panama`.
 pub struct Panama<P>(PhantomData<P>);
@@ -81,12 +86,39 @@ impl<P: Payload> Protocol for Panama<P> {
         })
     }
 
+    #[inline]
+    fn begins_round(header: &Header) -> bool {
+        header.tree.0 == 0 && header.vid.0.is_multiple_of(ROUND)
+    }
+
     fn memory(node: &Switch<P>) -> (u64, u64) {
         (node.memory().used(), node.memory().limit())
     }
 }
 
 impl<P: Payload> Machines<Panama<P>> {
+    /// Visits the state of all machines, which are in one region, and of the contents of packets.
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
+        self.on_hosts().visit(v);
+    }
+
+    /// Whether every result or every packet is shown to somebody.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.residents[0].is_watched()
+    }
+
+    /// Number of trees of a worker, and the lowest number without a result on the first of them.
+    pub(crate) fn origin(&self, worker: u32) -> Option<(u64, u64)> {
+        let worker = self.worker(worker)?;
+        Some((worker.config().trees.into(), worker.first_open()))
+    }
+
+    /// How often the trees of `ranks` workers, beginning with number `first`, can go on by so many fragments within
+    /// their operation.
+    pub(crate) fn rounds_left(&self, first: u32, ranks: usize, fragments: u64) -> u64 {
+        self.running(first, ranks).map(|worker| worker.rounds_left(fragments)).min().unwrap_or(0)
+    }
+
     /// Counters of each switch, by node, job and tree.
     pub fn counters(&self) -> impl Iterator<Item = (u32, JobId, u8, &TreeCounters)> {
         self.nodes().flat_map(|(node, switch)| {

@@ -1,7 +1,9 @@
 //! Payloads of aggregation packets: counts for large simulations, real numbers to check results bit for bit.
 
+use netsum_proto::panama::visit_header;
 use netsum_proto::panama::{BufferId, Memory, Slab};
 use netsum_proto::values::{RowId, Rows, Values};
+use netsum_proto::visit::Visitor;
 use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp};
 
@@ -34,6 +36,10 @@ pub trait Payload: Memory<Buffer: Send> + Sized + Send {
     fn used(&self) -> u64;
     /// Unlimited rows of `row_bytes`.
     fn rows(row_bytes: u16) -> Self::Rows;
+    /// Visits a stored packet. One whose header moves is not compared, unless it has only a count.
+    fn visit_stored(&mut self, buffer: Self::Buffer, v: &mut impl Visitor);
+    /// Visits the payload of a packet in transit.
+    fn visit_owned(owned: &Self::Owned, v: &mut impl Visitor);
     /// Copies a row.
     fn copy_row(rows: &Self::Rows, row: <Self::Rows as Values>::Buffer) -> Self::Owned;
 }
@@ -181,6 +187,16 @@ impl Payload for Counts {
         self.used
     }
 
+    fn visit_stored(&mut self, buffer: u32, v: &mut impl Visitor) {
+        let (header, contributions) = &mut self.packets[buffer as usize];
+        visit_header(header, v);
+        v.same((*contributions).into());
+    }
+
+    fn visit_owned(contributions: &u32, v: &mut impl Visitor) {
+        v.same((*contributions).into());
+    }
+
     fn rows(_: u16) -> CountRows {
         CountRows::default()
     }
@@ -224,6 +240,15 @@ impl Payload for Slab {
 
     fn used(&self) -> u64 {
         Slab::used(self)
+    }
+
+    // Elements are inspected, and no two operations have the same.
+    fn visit_stored(&mut self, _: BufferId, v: &mut impl Visitor) {
+        v.unlike();
+    }
+
+    fn visit_owned(_: &Vec<u8>, v: &mut impl Visitor) {
+        v.unlike();
     }
 
     fn rows(row_bytes: u16) -> Rows {

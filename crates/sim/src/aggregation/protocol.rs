@@ -39,6 +39,12 @@ pub trait Protocol: Sized {
     /// A node's next packet, and the neighbour it goes to.
     fn poll_node(node: &mut Self::Node) -> Option<(PortId, Header<Self>, Owned<Self>)>;
 
+    /// Whether a result begins another round of its job, for a worker that is the first of its job: states at the
+    /// beginnings of rounds may be the same.
+    fn begins_round(_: &Header<Self>) -> bool {
+        false
+    }
+
     /// Bytes that a node uses, and its limit. A lease reserves a pool as a whole.
     fn memory(_: &Self::Node) -> (u64, u64) {
         (0, 0)

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use host::HostReducer;
 pub use models::{MODELS, Model};
+use netsum_proto::visit::Visitor as MachineVisitor;
 pub(crate) use player::RANK;
 pub use player::{Local as LocalLinks, Work};
 use player::{Player, Wire};
@@ -256,6 +257,12 @@ impl Jobs {
         }
     }
 
+    /// Id of the first operation of the first step of a job that not all workers have ended.
+    pub(crate) fn first_operation(&self, number: u32) -> u64 {
+        let job = self.jobs.get(number as usize).and_then(Option::as_ref);
+        job.map_or(0, |job| u64::from(job.first_step) * job.spec.buckets.len() as u64)
+    }
+
     /// Leases that the groups of a job's schedule hold.
     pub(crate) fn leases_of(&self, job: u32) -> impl Iterator<Item = u32> {
         self.leases.iter().filter(move |(_, lease)| lease.0 == job).map(|(&number, _)| number)
@@ -299,7 +306,9 @@ impl Jobs {
                 (View::Round, Reducer::Hosts(reducer)) => {
                     (reducer.rounds_left().saturating_sub(1), by.round)
                 }
-                (View::Round, Reducer::Network { .. } | Reducer::Schedule(..)) => (0, 1),
+                // Its workers know how far their operation goes.
+                (View::Round, Reducer::Network { .. }) => (u32::MAX, 0),
+                (View::Round, Reducer::Schedule(..)) => (0, 1),
             };
             left.checked_div(each).map_or(u64::MAX, u64::from)
         };
@@ -333,7 +342,7 @@ impl Jobs {
             // Within a step of a job its times stay, and between steps they move.
             let time = |v: &mut _, at_ps: &mut u64| match view {
                 View::Step => Visitor::time(v, at_ps),
-                View::Round => Visitor::same(v, *at_ps),
+                View::Round => MachineVisitor::same(v, *at_ps),
             };
             v.both(*first_step - progress.step, *finished);
             v.both(ranks.len() as u32, open_steps.len() as u32);
@@ -351,7 +360,7 @@ impl Jobs {
             let first_id = u64::from(*first_step) * spec.buckets.len() as u64;
             match reducer {
                 Reducer::Hosts(reducer) => reducer.visit(v, first_id, progress.round),
-                Reducer::Network { .. } => unreachable!("runs with machines are not compared"),
+                Reducer::Network { kind, first_worker } => v.both(*kind as u32, *first_worker),
                 Reducer::Schedule(..) => unreachable!("runs of schedules are not compared"),
             }
         }
@@ -417,6 +426,10 @@ impl Jobs {
         open.reduce_start_ps = before_ps.min(local.net.now_ps());
         match &mut job.reducer {
             Reducer::Network { kind, first_worker } => {
+                if rank == 0 && submitted == 0 && *kind == Kind::Trees {
+                    begin_order(local.net);
+                    self.moment = Some(View::Step);
+                }
                 local.submit(*kind, *first_worker + rank, id, bucket.bytes);
             }
             Reducer::Hosts(reducer) => {

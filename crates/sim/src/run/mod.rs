@@ -325,6 +325,7 @@ fn one(
         }
         look_at = pace.look(at_ps);
     }
+    simulation.audit();
     let violations = simulation.aggregation().violations();
     if let Some(first) = violations.first() {
         return Err(Failure::Run(RunError::Violations {

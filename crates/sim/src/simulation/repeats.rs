@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::hash::Hasher;
 
+use netsum_proto::visit::Origin;
 use rustc_hash::FxHasher;
 
 use crate::aggregation::Payload;
@@ -21,7 +22,7 @@ use crate::routes::PathChoice;
 use crate::simulation::Simulation;
 use crate::tcp::Estimates;
 use crate::transport::{SAMPLES_MAX, Samples};
-use crate::visit::{Mover, Pending, Progress, Recorder, View, Visitor};
+use crate::visit::{Mover, Origins, Pending, Progress, Recorder, View, Visitor, decays};
 
 /// What a run has skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ struct State {
     words: Vec<u64>,
     counters: Vec<u64>,
     estimates: Vec<Estimates>,
+    shares: Vec<f64>,
+    origins: Origins,
     progress: Vec<Progress>,
     /// Number of `records`, and of `samples`, before it.
     before: [usize; 2],
@@ -67,7 +70,7 @@ struct State {
 
 impl State {
     fn words(&self) -> usize {
-        self.words.len() + self.counters.len() + 6 * self.estimates.len()
+        self.words.len() + self.counters.len() + self.shares.len() + 6 * self.estimates.len()
     }
 }
 
@@ -102,6 +105,8 @@ const STATES_MAX: usize = 32;
 /// Words that are written down and compared in the time of a packet-hop, divided by the share of time that looking for
 /// repetitions may take: thirty of them, and one part in sixty.
 const WORDS_PER_HOP: u64 = 1;
+/// The same where jobs reduce in switches: a hop to a machine takes several times as long.
+const WORDS_PER_MACHINE_HOP: u64 = 4;
 
 impl Repeats {
     /// What was before does not repeat itself.
@@ -165,7 +170,7 @@ impl<P: Payload> Simulation<P> {
             && self.hosts.jobs.schedules == 0
             && self.net.regions.len() == 1
             && self.net.switching().paths != PathChoice::Packet
-            && self.aggregation.is_unused()
+            && self.aggregation.is_visited()
             && !self.net.regions[0].is_lossy()
     }
 
@@ -189,7 +194,11 @@ impl<P: Payload> Simulation<P> {
         let state = self.write_down(view);
         self.repeats.skipped.states += 1;
         let words = state.words() as u64;
-        self.repeats.due_at_hops = hops + words / WORDS_PER_HOP;
+        let per_hop = match state.origins.iter().any(Option::is_some) {
+            true => WORDS_PER_MACHINE_HOP,
+            false => WORDS_PER_HOP,
+        };
+        self.repeats.due_at_hops = hops + words / per_hop;
         let same = |earlier: &&State| earlier.hash == state.hash && earlier.words == state.words;
         let end_ps = until_ps.max(self.repeats.until_ps);
         let seen = std::mem::take(self.repeats.seen(view));
@@ -221,19 +230,43 @@ impl<P: Payload> Simulation<P> {
         }
         let progress = self.hosts.jobs.progress(view);
         let now_ps = self.net.now_ps();
-        let mut recorder = Recorder::new(now_ps);
+        let origins = self.origins(view);
+        let mut recorder = Recorder::new(now_ps, &origins);
         self.visit(&mut recorder, view, &progress);
-        let Recorder { words, counters, estimates, .. } = recorder;
+        let Recorder { words, counters, estimates, shares, .. } = recorder;
         let mut hasher = FxHasher::default();
         words.iter().for_each(|&word| hasher.write_u64(word));
         let before = [self.repeats.records.len(), self.repeats.samples.len()];
-        State { view, now_ps, hash: hasher.finish(), words, counters, estimates, progress, before }
+        State {
+            view,
+            now_ps,
+            hash: hasher.finish(),
+            words,
+            counters,
+            estimates,
+            shares,
+            origins,
+            progress,
+            before,
+        }
+    }
+
+    /// From where the numbers of jobs with machines are counted: from the fragments and the step of the first worker.
+    fn origins(&self, view: View) -> Origins {
+        let of = |job| {
+            let (_, first_worker) = self.hosts.jobs.in_network(job)?;
+            let (trees, vid) = self.aggregation.trees.origin(first_worker)?;
+            let operation = self.hosts.jobs.first_operation(job);
+            Some(Origin { vid, trees, operation, within: view == View::Round })
+        };
+        (0..self.hosts.jobs.next_number()).map(of).collect()
     }
 
     fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
         let base = self.hosts.transport.bases();
         self.net.regions[0].visit(v, |key| pending(view, key), &base);
         self.hosts.visit(v, view, progress);
+        self.aggregation.trees.visit(v);
     }
 
     /// How often what has happened between two equal states can be skipped; `None` if it cannot.
@@ -246,13 +279,24 @@ impl<P: Payload> Simulation<P> {
             round: now.round.wrapping_sub(then.round),
         });
         let by: Vec<Progress> = by.collect();
-        let goes_on = by.iter().any(|by| *by != Progress::default());
+        let later = state.origins.iter().zip(&earlier.origins);
+        let later: Option<Vec<_>> = later.map(|(now, then)| further(*now, *then)).collect();
+        let later = later?;
+        let fragments = || later.iter().map(|origin| origin.map_or(0, |by| by.vid));
+        let goes_on =
+            by.iter().any(|by| *by != Progress::default()) || fragments().any(|by| by > 0);
+        // Machines count in whole nanoseconds.
+        if state.origins.iter().any(Option::is_some) && !period_ps.is_multiple_of(1000) {
+            return None;
+        }
         let outside = self.net.regions[0].first_timer(|key| pending(view, key) == Pending::Beyond);
         // What comes from outside must not have come.
         let before_ps = outside.map_or(u64::MAX, |at_ps| at_ps.saturating_sub(1)).min(end_ps);
         let room_ps = before_ps.saturating_sub(state.now_ps);
         let times = match goes_on && period_ps > 0 && self.hosts.stop_at_ps == u64::MAX {
-            true => (room_ps / period_ps).min(self.hosts.jobs.repetitions(view, &by)),
+            true => (room_ps / period_ps)
+                .min(self.hosts.jobs.repetitions(view, &by))
+                .min(self.rounds_left(view, fragments())),
             false => 0,
         };
         if times == 0 {
@@ -263,16 +307,38 @@ impl<P: Payload> Simulation<P> {
         if !transport.may_repeat(&earlier.estimates, &state.estimates, &samples) {
             return None;
         }
+        let shares = earlier.shares.iter().zip(&state.shares);
+        let decays: Option<Vec<u64>> = shares.map(|(then, now)| decays(*then, *now)).collect();
+        let decays = decays?.into_iter().map(|each| each * times).collect();
+        let grown = |(now, by): (&Option<Origin>, &Option<Origin>)| {
+            let ((now, by), times) = (now.as_ref().zip(by.as_ref())?, times);
+            let (vid, operation) = (now.vid + times * by.vid, now.operation + times * by.operation);
+            Some(Origin { vid, operation, ..*now })
+        };
+        let origins = state.origins.iter().zip(&later).map(grown).collect();
         let growth = state.counters.iter().zip(&earlier.counters);
         let growth = growth.map(|(now, then)| (now - then) * times).collect();
-        Some(Skip { times, period_ps, by, growth, samples })
+        Some(Skip { times, period_ps, by, growth, decays, origins, samples })
+    }
+
+    /// How often the trees of all jobs can go on by so many fragments each within their operations.
+    fn rounds_left(&self, view: View, fragments: impl Iterator<Item = u64>) -> u64 {
+        let of = |(job, fragments): (u32, u64)| {
+            let (spec, first_worker) = self.hosts.jobs.in_network(job)?;
+            let ranks = spec.placement.len();
+            let goes_on = view == View::Round && fragments > 0;
+            goes_on.then(|| self.aggregation.trees.rounds_left(first_worker, ranks, fragments))
+        };
+        (0..).zip(fragments).filter_map(of).min().unwrap_or(u64::MAX)
     }
 
     fn skip(&mut self, earlier: &State, state: &State, skip: &Skip) {
-        let Skip { times, period_ps, ref by, ref growth, ref samples } = *skip;
+        let Skip { times, period_ps, by, growth, decays, origins, samples } = skip;
+        let (times, period_ps) = (*times, *period_ps);
         let (hops, by_ps) = (self.net.hops(), times * period_ps);
         let view = state.view;
-        self.visit(&mut Mover { by_ps, growth: growth.iter() }, view, &state.progress);
+        let mut mover = Mover::new(by_ps, (growth, decays), [&state.origins, origins]);
+        self.visit(&mut mover, view, &state.progress);
         self.net.regions[0].reenter(by_ps);
         self.hosts.transport.repeat((&earlier.estimates, &state.estimates), samples, times);
         let records = &self.repeats.records[earlier.before[0]..];
@@ -285,11 +351,28 @@ impl<P: Payload> Simulation<P> {
     }
 }
 
+/// How much further a job is: `None` if one of the states lacks its machines.
+fn further(now: Option<Origin>, then: Option<Origin>) -> Option<Option<Origin>> {
+    match (now, then) {
+        (None, None) => Some(None),
+        (Some(now), Some(then)) => Some(Some(Origin {
+            vid: now.vid.checked_sub(then.vid)?,
+            operation: now.operation.checked_sub(then.operation)?,
+            ..now
+        })),
+        _ => None,
+    }
+}
+
 struct Skip {
     times: u64,
     period_ps: u64,
     by: Vec<Progress>,
     /// Of each counter, in total.
     growth: Vec<u64>,
+    /// How often each share of marks decays.
+    decays: Vec<u64>,
+    /// From where numbers are counted afterwards.
+    origins: Origins,
     samples: Samples,
 }

@@ -25,13 +25,13 @@ const OTHERS: u32 = u64::BITS;
 #[derive(Clone, Debug, Hash)]
 pub(super) struct News {
     /// By child, the marks of fragments of whose completion it has not heard.
-    marks: Vec<u32>,
+    pub(super) marks: Vec<u32>,
     /// Children some of whose unheard fragments met congestion on the way down.
-    down: ChildSet,
+    pub(super) down: ChildSet,
     /// By child, one past the highest vid of a result that it was sent.
-    answered: Vec<u32>,
+    pub(super) answered: Vec<u32>,
     /// One past the highest completed vid that not all contribute to and take.
-    below: Option<u32>,
+    pub(super) below: Option<u32>,
 }
 
 impl News {
