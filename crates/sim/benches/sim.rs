@@ -7,8 +7,8 @@
 //!
 //! Training steps on 1,024 hosts (a ring of all hosts, 4 MiB per step) with what repeats itself skipped, beside the
 //! same without skips, alternating (`--repeats`: this alone): alone, beside a flow of 1 MB in every tenth step, and
-//! beside web-search flows, where nothing repeats itself. Without skips only the first steps are simulated, and the CPU
-//! seconds are counted for all.
+//! beside web-search flows, where nothing repeats itself; and one allreduce of 16 MiB by four trees with windows of 5.
+//! Without skips only the first steps are simulated, and the CPU seconds are counted for all.
 //!
 //! With ns-3 (`pip install ns3`; NETSUM_NS3_PYTHON names an interpreter that has it) also the permutation on 128 hosts
 //! in both, alternating: the same flows on the same paths, with ns-3's rule of marking. With htsim (NETSUM_HTSIM names
@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+use netsum_sim::aggregation::TreeConfig;
 use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme};
 use netsum_sim::simulation::MEMORY_BYTES;
 use netsum_sim::tcp::TcpConfig;
@@ -195,7 +196,7 @@ fn repeats() -> Vec<serde_json::Value> {
         servers: Vec::new(),
         work: None,
     };
-    let run = |steps: u32, flows: &[FlowSpec], skip: bool| {
+    let run = |spec: JobSpec, flows: &[FlowSpec], skip: bool| {
         let before = cpu_s();
         let tcp = TcpConfig::default();
         let mut simulation: Simulation =
@@ -203,13 +204,14 @@ fn repeats() -> Vec<serde_json::Value> {
         if !skip {
             simulation.simulate_repeats();
         }
-        simulation.add_job(job(steps));
+        let steps = spec.steps as usize;
+        simulation.add_job(spec);
         let arrivals = flows.to_vec();
         simulation.set_flows(arrivals.into_iter());
         simulation.stop_with_jobs();
         simulation.run(u64::MAX / 4);
         let (ends, skipped) = (simulation.take_steps().len(), simulation.skipped());
-        assert_eq!(ends, steps as usize);
+        assert_eq!(ends, steps);
         (cpu_s() - before, skipped)
     };
     let one = |n: u64| FlowSpec {
@@ -222,17 +224,25 @@ fn repeats() -> Vec<serde_json::Value> {
     let web = FlowSizes::named("web-search").expect("a published distribution");
     let many: Vec<FlowSpec> =
         poisson(hosts, RATE.0, 0.05, web, 0).take_while(|flow| flow.start_ps < PERIOD_PS).collect();
+    let config = TreeConfig { window_max: 5, ..TreeConfig::default() };
+    let by_trees = |steps| JobSpec {
+        buckets: vec![Bucket { ready_ps: 0, bytes: 16 << 20 }],
+        scheme: Scheme::Trees { trees: 4, config },
+        ..job(steps)
+    };
     // Flows of ten steps, and steps with skips and without.
-    let cases = [
-        ("alone", Vec::new(), REPEATS_STEPS, 2),
-        ("a flow in ten steps", some, REPEATS_STEPS, 10),
-        ("web search", many, 1, 1),
+    let cases: [(_, &dyn Fn(u32) -> JobSpec, _, _, _); 4] = [
+        ("alone", &job, Vec::new(), REPEATS_STEPS, 2),
+        ("a flow in ten steps", &job, some, REPEATS_STEPS, 10),
+        ("web search", &job, many, 1, 1),
+        ("16 MiB by trees", &by_trees, Vec::new(), 1, 1),
     ];
-    let of = cases.into_iter().map(|(name, flows, steps, all_steps)| {
+    let of = cases.into_iter().map(|(name, job, flows, steps, all_steps)| {
         let mut ratios = Vec::new();
         for _ in 0..REPEATS_ROUNDS {
-            let all = run(all_steps, &flows, false).0 * f64::from(steps) / f64::from(all_steps);
-            let (with_s, skipped) = run(steps, &flows, true);
+            let all = run(job(all_steps), &flows, false).0;
+            let all = all * f64::from(steps) / f64::from(all_steps);
+            let (with_s, skipped) = run(job(steps), &flows, true);
             ratios.push(all / with_s);
             println!("{name}: {all:.2} s, with skips {with_s:.2} s; {skipped:?}");
         }
