@@ -1,0 +1,311 @@
+"""PANAMA Fig. 8 over what the paper leaves open: one reading at a time, each with a prediction from before its runs.
+
+A reading changes the setting of some schemes; all others have the base's. A run that several readings have in common
+is made once.
+"""
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from figures import Claim, Figure, Plot
+from panama_fig8.figure import Point, config_of, training
+
+# What the paper compares, and which of our schemes that is.
+ROLES = {"ring": "ring", "panama": "panama", "none": "switchml*", "alone": "panama"}
+# Simulated milliseconds with new flows, those after them, and seeds.
+SCALES = {"small": (60, 20, [1]), "medium": (200, 67, [1, 2, 3, 4, 5]), "full": (200, 67, [1])}
+LOAD = 0.8
+TOLERANCE = 0.25
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What is set for all, and beyond that for some roles, by dotted key; what was expected of it."""
+
+    name: str
+    prediction: str
+    common: dict[str, object] = field(default_factory=dict)
+    of: dict[str, dict[str, object]] = field(default_factory=dict)
+
+    def changes(self, role: str) -> dict[str, object]:
+        """What a role's runs change; flows alone have neither jobs nor their scheme."""
+        all_changes = self.common | self.of.get(role, {})
+        if role != "alone":
+            return all_changes
+        return {key: value for key, value in all_changes.items() if key.partition(".")[0] not in ("scheme", "mix")}
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of the paper, and ours from the points of a seed."""
+
+    claim: str
+    short: str
+    paper: float
+    ours: Callable[[dict[str, Point]], float]
+
+
+NUMBERS = [
+    Number(
+        "8a: p99 FCT of short flows, ring / panama",
+        "p99, ring / panama",
+        4.5,
+        lambda at: at["ring"].p99_us / at["panama"].p99_us,
+    ),
+    Number(
+        "8a: mean FCT of short flows, ring / panama",
+        "mean, ring / panama",
+        2.0,
+        lambda at: at["ring"].mean_us / at["panama"].mean_us,
+    ),
+    Number(
+        "8a: p99 FCT of short flows, panama / ideal",
+        "p99, panama / ideal",
+        1.0,
+        lambda at: at["panama"].p99_us / at["alone"].p99_us,
+    ),
+    Number(
+        "8a: p99 FCT of short flows, no congestion control / panama",
+        "p99, none / panama",
+        3.5,
+        lambda at: at["none"].p99_us / at["panama"].p99_us,
+    ),
+    Number(
+        "8b: throughput of long flows, panama / ring",
+        "long, panama / ring",
+        1.33,
+        lambda at: at["panama"].long_gbps / at["ring"].long_gbps,
+    ),
+    Number(
+        "8c: training time, ring / panama",
+        "training, ring / panama",
+        1.34,
+        lambda at: training(at["ring"], at["panama"]),
+    ),
+    Number(
+        "8c: training time, panama / no congestion control",
+        "training, panama / none",
+        1.05,
+        lambda at: training(at["panama"], at["none"]),
+    ),
+]
+
+# Predictions name the seven numbers in this order.
+READINGS = [
+    Reading(
+        "base",
+        "Known from panama_fig8, but for the shorter run: 1.0, 1.0, 2.2, 3, 1.0, 2.1, 1.2. Only the last is the "
+        "paper's.",
+    ),
+    Reading(
+        "hosts mark, for panama",
+        "Known at three seeds: 1.5, 1.6, 1.4, -, -, 1.7, -. New: without control the p99 is 5 times panama's, long "
+        "flows get 1.4 times the ring's, and panama's steps take 1.5 times those without control, which is too much.",
+        of={"panama": {"host.ce_threshold": "100us"}},
+    ),
+    Reading(
+        "hosts mark",
+        "As for panama alone; the ring trains faster (training 1.5), and flows beside fixed windows yield more, so "
+        "that the p99 without control is 6 times panama's.",
+        {"host.ce_threshold": "100us"},
+    ),
+    Reading(
+        "queue per flow",
+        "A flow has half of its host's link beside any job: 1.1, 1.1, 1.6, 2, 1.1, 2, 1.1. Ring and panama are alike.",
+        {"host.queue": "fq-codel"},
+    ),
+    Reading(
+        "window 8",
+        "A window of 8 per tree still fills an idle link and hardly fills the host's queue: 1.8, 2, 1.3, 5, 1.5, 1.4, "
+        "1.6. All directions, and too slow beside no control.",
+        of={"panama": {"scheme.window": 8}},
+    ),
+    Reading(
+        "window 16",
+        "Between 8 and 32: 1.6, 1.7, 1.5, 5, 1.4, 1.6, 1.4.",
+        of={"panama": {"scheme.window": 16}},
+    ),
+    Reading(
+        "window 32",
+        "Nearly the base: 1.3, 1.3, 1.7, 4, 1.2, 1.8, 1.3.",
+        of={"panama": {"scheme.window": 32}},
+    ),
+    Reading(
+        "coupled windows",
+        "Known at 600 ms: p99 1.3, mean 1.3, long 1.3, training 1.8. New: panama / ideal 1.7, without control / panama "
+        "4, panama / no control 1.5.",
+        of={"panama": {"scheme.kind": "panama-coupled"}},
+    ),
+    Reading(
+        "ring ignores marks",
+        "Known at 600 ms: 2.0, 1.8, -, -, 1.5, 1.7, -; in the shorter run the p99 is 1.7. The rest is the base's.",
+        of={"ring": {"scheme.kind": "ring-no-ecn"}},
+    ),
+    Reading(
+        "sockets 64 MiB",
+        "Flows fill their host's queue, where nothing marks, and wait behind each other: 1.4, 1.3, 2.2, 2, 1.2, 2, "
+        "1.1.",
+        {"tcp.socket": "64MiB"},
+    ),
+    Reading(
+        "ring ignores marks, sockets 64 MiB",
+        "Such a ring fills all queues up to PAUSE: 5, 4, 2.2, 2, 3, 1.1, 1.1. 8a comes out, 8b is too much.",
+        {"tcp.socket": "64MiB"},
+        {"ring": {"scheme.kind": "ring-no-ecn"}},
+    ),
+    Reading(
+        "workers at random",
+        "A ring's every hop goes between pods, a tree sums in racks first less often: 1.3, 1.3, 2.5, 3, 1.2, 2.5, 1.3.",
+        {"mix.placement": "random"},
+    ),
+    Reading(
+        "ring in random order",
+        "Hops between racks and pods of the job's row collide on uplinks: 1.2, 1.2, -, -, 1.1, 2.5, -.",
+        of={"ring": {"mix.order": "random"}},
+    ),
+    Reading(
+        "four rings",
+        "Four connections take four shares of a host's link, as four trees do: 1.4, 1.4, -, -, 1.3, 1.7, -.",
+        of={"ring": {"scheme.rings": 4}},
+    ),
+    Reading(
+        "load of panama's bytes",
+        "Paced jobs, twice as many: rings, which cannot keep up, never rest, and panama does: 1.5, 1.5, 1.8, 3, 1.3, "
+        "3, 1.3.",
+        {"mix.pace": 2.0},
+    ),
+    Reading(
+        "sockets 1 MiB",
+        "Between 256 KiB and 64 MiB: 1.1, 1.1, 2.2, 3, 1.1, 2.1, 1.2.",
+        {"tcp.socket": "1MiB"},
+    ),
+    Reading(
+        "shared memory of 2 MB in place of PAUSE",
+        "Marks keep ring and panama below losses: as the base; without control flows lose packets and wait for "
+        "time-outs of 10 ms: p99 4 times panama's.",
+        {"switch.pause": None, "switch.queue_packets": 100_000, "switch.shared": {"bytes": "2MB"}},
+    ),
+    Reading(
+        "queues of 250 packets in place of PAUSE",
+        "As with shared memory, with more losses: p99 without control 5 times panama's.",
+        {"switch.pause": None},
+    ),
+]
+# Those that also run on 1,024 servers.
+OF_FULL = ["base"]
+
+
+def make(figure: Figure, tell) -> dict:
+    """All readings over all seeds; runs of the first seed come first."""
+    new_ms, drain_ms, seeds = SCALES[figure.scale]
+    readings = [reading for reading in READINGS if figure.scale != "full" or reading.name in OF_FULL]
+    configs = {
+        _name(reading, role, seed): _config(figure.scale, reading, role, seed)
+        for seed in seeds
+        for reading in readings
+        for role in ROLES
+    }
+    runs = figure.run(configs, tell)
+    end_us = (new_ms + drain_ms) * 1e3
+    points = {name: Point([result], end_us) for name, result in runs.items()}
+    rows = [_row(reading, points, seeds) for reading in readings]
+    claims = [
+        Claim(
+            f"{number.claim}: {row['reading']}",
+            number.paper,
+            cell["median"],
+            cell["holds"],
+            f"predicted: {row['prediction']}",
+            cell["samples"] if len(seeds) > 1 else [],
+        )
+        for at, number in enumerate(NUMBERS)
+        for row in rows
+        for cell in [row["numbers"][at]]
+    ]
+    all_at_once = [row["reading"] for row in rows if all(cell["holds"] for cell in row["numbers"])]
+    claims.append(
+        Claim(
+            "8: a reading gives all numbers at once",
+            "all",
+            ", ".join(all_at_once) or "none",
+            bool(all_at_once),
+            f"within a quarter, of {len(rows)} readings; README.md has all numbers",
+        )
+    )
+    lines = {
+        number.short: [
+            (float(at), row["numbers"][i]["median"] / number.paper)
+            for at, row in enumerate(rows, 1)
+            if row["numbers"][i]["median"] is not None
+        ]
+        for i, number in enumerate(NUMBERS)
+    }
+    plot = Plot("ours, as a multiple of the paper's", "", "reading, in README.md's order", lines)
+    result = figure.write(claims, [plot], {"readings": rows, "points": {n: p.figures() for n, p in points.items()}})
+    (figure.out / "readings.md").write_text(_table(rows))
+    return result
+
+
+def _name(reading: Reading, role: str, seed: int) -> str:
+    """Names a run by all that its configuration depends on."""
+    changes = dict(reading.changes(role))
+    kind = "alone" if role == "alone" else changes.pop("scheme.kind", ROLES[role])
+    text = [f"{key}={_text(value)}" for key, value in sorted(changes.items())]
+    return ",".join([str(kind), *text, f"seed={seed}"])
+
+
+def _text(value: object) -> str:
+    return "-".join(f"{v}" for v in value.values()) if isinstance(value, dict) else f"{value}"
+
+
+def _config(scale: str, reading: Reading, role: str, seed: int) -> dict:
+    new_ms, drain_ms, _ = SCALES[scale]
+    config = config_of(scale, ROLES[role], LOAD, seed, "greedy")
+    config |= {"name": _name(reading, role, seed), "duration": f"{new_ms}ms", "drain": f"{drain_ms}ms"}
+    if role == "alone":
+        del config["mix"], config["scheme"]
+    for key, value in reading.changes(role).items():
+        table, _, name = key.partition(".")
+        config[table][name] = value
+        if value is None:
+            del config[table][name]
+    return config
+
+
+def _row(reading: Reading, points: dict[str, Point], seeds: list[int]) -> dict:
+    """The numbers of a reading: the median over the seeds, and all of them."""
+    of_seeds = [{role: points[_name(reading, role, seed)] for role in ROLES} for seed in seeds]
+    numbers = []
+    for number in NUMBERS:
+        samples = [value for at in of_seeds if (value := number.ours(at)) == value]
+        median = statistics.median(samples) if samples else None
+        holds = median is not None and abs(median / number.paper - 1) <= TOLERANCE
+        numbers.append(
+            {
+                "number": number.short,
+                "paper": number.paper,
+                "median": None if median is None else round(median, 2),
+                "samples": [round(sample, 2) for sample in samples],
+                "holds": holds,
+            }
+        )
+    return {"reading": reading.name, "prediction": reading.prediction, "numbers": numbers}
+
+
+def _table(rows: list[dict]) -> str:
+    """README.md's table: medians, with the least and the most of several seeds; the paper's within a quarter bold."""
+    head = " | ".join(f"{number.short} ({number.paper})" for number in NUMBERS)
+    lines = [f"| reading | {head} |", f"|---|{'---|' * len(NUMBERS)}"]
+    for row in rows:
+        cells = [_cell(cell) for cell in row["numbers"]]
+        lines.append(f"| {row['reading']} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(cell: dict) -> str:
+    if cell["median"] is None:
+        return "–"
+    text = f"**{cell['median']:.2f}**" if cell["holds"] else f"{cell['median']:.2f}"
+    samples = cell["samples"]
+    return text if len(samples) == 1 else f"{text} ({min(samples):.2f}–{max(samples):.2f})"
