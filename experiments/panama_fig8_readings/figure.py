@@ -21,10 +21,15 @@ TOLERANCE = 0.25
 
 @dataclass(frozen=True)
 class Reading:
-    """What is set for all, and beyond that for some roles, by dotted key; what was expected of it."""
+    """What is set for all, and beyond that for some roles, by dotted key.
+
+    `prediction` is what was expected before the runs, and `expected` its numbers in the order of NUMBERS; None where
+    the reading changes nothing, or the prediction says nothing.
+    """
 
     name: str
     prediction: str
+    expected: tuple[float | None, ...]
     common: dict[str, object] = field(default_factory=dict)
     of: dict[str, dict[str, object]] = field(default_factory=dict)
 
@@ -38,7 +43,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Number:
-    """A number of the paper, and ours from the points of a seed."""
+    """A number of the paper, and ours from the points of a seed; r: ring, p: panama, i: ideal, n: no control."""
 
     claim: str
     short: str
@@ -49,43 +54,43 @@ class Number:
 NUMBERS = [
     Number(
         "8a: p99 FCT of short flows, ring / panama",
-        "p99, ring / panama",
+        "p99 r/p",
         4.5,
         lambda at: at["ring"].p99_us / at["panama"].p99_us,
     ),
     Number(
         "8a: mean FCT of short flows, ring / panama",
-        "mean, ring / panama",
+        "mean r/p",
         2.0,
         lambda at: at["ring"].mean_us / at["panama"].mean_us,
     ),
     Number(
         "8a: p99 FCT of short flows, panama / ideal",
-        "p99, panama / ideal",
+        "p99 p/i",
         1.0,
         lambda at: at["panama"].p99_us / at["alone"].p99_us,
     ),
     Number(
         "8a: p99 FCT of short flows, no congestion control / panama",
-        "p99, none / panama",
+        "p99 n/p",
         3.5,
         lambda at: at["none"].p99_us / at["panama"].p99_us,
     ),
     Number(
         "8b: throughput of long flows, panama / ring",
-        "long, panama / ring",
+        "long p/r",
         1.33,
         lambda at: at["panama"].long_gbps / at["ring"].long_gbps,
     ),
     Number(
         "8c: training time, ring / panama",
-        "training, ring / panama",
+        "training r/p",
         1.34,
         lambda at: training(at["ring"], at["panama"]),
     ),
     Number(
         "8c: training time, panama / no congestion control",
-        "training, panama / none",
+        "training p/n",
         1.05,
         lambda at: training(at["panama"], at["none"]),
     ),
@@ -97,98 +102,116 @@ READINGS = [
         "base",
         "Known from panama_fig8, but for the shorter run: 1.0, 1.0, 2.2, 3, 1.0, 2.1, 1.2. Only the last is the "
         "paper's.",
+        (1.0, 1.0, 2.2, 3, 1.0, 2.1, 1.2),
     ),
     Reading(
         "hosts mark, for panama",
         "Known at three seeds: 1.5, 1.6, 1.4, -, -, 1.7, -. New: without control the p99 is 5 times panama's, long "
         "flows get 1.4 times the ring's, and panama's steps take 1.5 times those without control, which is too much.",
+        (1.5, 1.6, 1.4, 5, 1.4, 1.7, 1.5),
         of={"panama": {"host.ce_threshold": "100us"}},
     ),
     Reading(
         "hosts mark",
         "As for panama alone; the ring trains faster (training 1.5), and flows beside fixed windows yield more, so "
         "that the p99 without control is 6 times panama's.",
+        (1.5, 1.6, 1.4, 6, 1.4, 1.5, 1.5),
         {"host.ce_threshold": "100us"},
     ),
     Reading(
         "queue per flow",
         "A flow has half of its host's link beside any job: 1.1, 1.1, 1.6, 2, 1.1, 2, 1.1. Ring and panama are alike.",
+        (1.1, 1.1, 1.6, 2, 1.1, 2, 1.1),
         {"host.queue": "fq-codel"},
     ),
     Reading(
         "window 8",
         "A window of 8 per tree still fills an idle link and hardly fills the host's queue: 1.8, 2, 1.3, 5, 1.5, 1.4, "
         "1.6. All directions, and too slow beside no control.",
+        (1.8, 2, 1.3, 5, 1.5, 1.4, 1.6),
         of={"panama": {"scheme.window": 8}},
     ),
     Reading(
         "window 16",
         "Between 8 and 32: 1.6, 1.7, 1.5, 5, 1.4, 1.6, 1.4.",
+        (1.6, 1.7, 1.5, 5, 1.4, 1.6, 1.4),
         of={"panama": {"scheme.window": 16}},
     ),
     Reading(
         "window 32",
         "Nearly the base: 1.3, 1.3, 1.7, 4, 1.2, 1.8, 1.3.",
+        (1.3, 1.3, 1.7, 4, 1.2, 1.8, 1.3),
         of={"panama": {"scheme.window": 32}},
     ),
     Reading(
         "coupled windows",
         "Known at 600 ms: p99 1.3, mean 1.3, long 1.3, training 1.8. New: panama / ideal 1.7, without control / panama "
         "4, panama / no control 1.5.",
+        (1.3, 1.3, 1.7, 4, 1.3, 1.8, 1.5),
         of={"panama": {"scheme.kind": "panama-coupled"}},
     ),
     Reading(
         "ring ignores marks",
         "Known at 600 ms: 2.0, 1.8, -, -, 1.5, 1.7, -; in the shorter run the p99 is 1.7. The rest is the base's.",
+        (1.7, 1.8, None, None, 1.5, 1.7, None),
         of={"ring": {"scheme.kind": "ring-no-ecn"}},
     ),
     Reading(
         "sockets 64 MiB",
         "Flows fill their host's queue, where nothing marks, and wait behind each other: 1.4, 1.3, 2.2, 2, 1.2, 2, "
         "1.1.",
+        (1.4, 1.3, 2.2, 2, 1.2, 2, 1.1),
         {"tcp.socket": "64MiB"},
     ),
     Reading(
         "ring ignores marks, sockets 64 MiB",
         "Such a ring fills all queues up to PAUSE: 5, 4, 2.2, 2, 3, 1.1, 1.1. 8a comes out, 8b is too much.",
+        (5, 4, 2.2, 2, 3, 1.1, 1.1),
         {"tcp.socket": "64MiB"},
         {"ring": {"scheme.kind": "ring-no-ecn"}},
     ),
     Reading(
         "workers at random",
         "A ring's every hop goes between pods, a tree sums in racks first less often: 1.3, 1.3, 2.5, 3, 1.2, 2.5, 1.3.",
+        (1.3, 1.3, 2.5, 3, 1.2, 2.5, 1.3),
         {"mix.placement": "random"},
     ),
     Reading(
         "ring in random order",
         "Hops between racks and pods of the job's row collide on uplinks: 1.2, 1.2, -, -, 1.1, 2.5, -.",
+        (1.2, 1.2, None, None, 1.1, 2.5, None),
         of={"ring": {"mix.order": "random"}},
     ),
     Reading(
         "four rings",
         "Four connections take four shares of a host's link, as four trees do: 1.4, 1.4, -, -, 1.3, 1.7, -.",
+        (1.4, 1.4, None, None, 1.3, 1.7, None),
         of={"ring": {"scheme.rings": 4}},
     ),
     Reading(
         "load of panama's bytes",
         "Paced jobs, twice as many: rings, which cannot keep up, never rest, and panama does: 1.5, 1.5, 1.8, 3, 1.3, "
         "3, 1.3.",
+        (1.5, 1.5, 1.8, 3, 1.3, 3, 1.3),
         {"mix.pace": 2.0},
     ),
     Reading(
         "sockets 1 MiB",
         "Between 256 KiB and 64 MiB: 1.1, 1.1, 2.2, 3, 1.1, 2.1, 1.2.",
+        (1.1, 1.1, 2.2, 3, 1.1, 2.1, 1.2),
         {"tcp.socket": "1MiB"},
     ),
     Reading(
         "shared memory of 2 MB in place of PAUSE",
         "Marks keep ring and panama below losses: as the base; without control flows lose packets and wait for "
         "time-outs of 10 ms: p99 4 times panama's.",
+        (1.0, 1.0, 2.2, 4, 1.0, 2.1, 1.2),
         {"switch.pause": None, "switch.queue_packets": 100_000, "switch.shared": {"bytes": "2MB"}},
     ),
     Reading(
         "queues of 250 packets in place of PAUSE",
         "As with shared memory, with more losses: p99 without control 5 times panama's.",
+        (1.0, 1.0, 2.2, 5, 1.0, 2.1, 1.2),
         {"switch.pause": None},
     ),
 ]
@@ -277,7 +300,7 @@ def _row(reading: Reading, points: dict[str, Point], seeds: list[int]) -> dict:
     """The numbers of a reading: the median over the seeds, and all of them."""
     of_seeds = [{role: points[_name(reading, role, seed)] for role in ROLES} for seed in seeds]
     numbers = []
-    for number in NUMBERS:
+    for number, expected in zip(NUMBERS, reading.expected, strict=True):
         samples = [value for at in of_seeds if (value := number.ours(at)) == value]
         median = statistics.median(samples) if samples else None
         holds = median is not None and abs(median / number.paper - 1) <= TOLERANCE
@@ -285,6 +308,7 @@ def _row(reading: Reading, points: dict[str, Point], seeds: list[int]) -> dict:
             {
                 "number": number.short,
                 "paper": number.paper,
+                "expected": expected,
                 "median": None if median is None else round(median, 2),
                 "samples": [round(sample, 2) for sample in samples],
                 "holds": holds,
@@ -294,18 +318,32 @@ def _row(reading: Reading, points: dict[str, Point], seeds: list[int]) -> dict:
 
 
 def _table(rows: list[dict]) -> str:
-    """README.md's table: medians, with the least and the most of several seeds; the paper's within a quarter bold."""
-    head = " | ".join(f"{number.short} ({number.paper})" for number in NUMBERS)
-    lines = [f"| reading | {head} |", f"|---|{'---|' * len(NUMBERS)}"]
+    """README.md's table: medians, the paper's within a quarter bold; the least and the most; what was expected.
+
+    A crossed expectation is off by more than a quarter.
+    """
+    lines = [f"| reading | {' | '.join(number.short for number in NUMBERS)} |", f"|---|{'---|' * len(NUMBERS)}"]
+    lines.append(f"| *the paper* | {' | '.join(f'*{number.paper}*' for number in NUMBERS)} |")
     for row in rows:
-        cells = [_cell(cell) for cell in row["numbers"]]
-        lines.append(f"| {row['reading']} | {' | '.join(cells)} |")
+        for title, cell in ((row["reading"], _median), ("least to most", _spread), ("expected", _expected)):
+            lines.append(f"| {title} | {' | '.join(cell(number) for number in row['numbers'])} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(cell: dict) -> str:
-    if cell["median"] is None:
+def _median(number: dict) -> str:
+    if number["median"] is None:
         return "–"
-    text = f"**{cell['median']:.2f}**" if cell["holds"] else f"{cell['median']:.2f}"
-    samples = cell["samples"]
-    return text if len(samples) == 1 else f"{text} ({min(samples):.2f}–{max(samples):.2f})"
+    return f"**{number['median']:.2f}**" if number["holds"] else f"{number['median']:.2f}"
+
+
+def _spread(number: dict) -> str:
+    samples = number["samples"]
+    return f"{min(samples):.2f}–{max(samples):.2f}" if len(samples) > 1 else "–"
+
+
+def _expected(number: dict) -> str:
+    expected, median = number["expected"], number["median"]
+    if expected is None:
+        return "–"
+    wrong = median is not None and abs(median / expected - 1) > TOLERANCE
+    return f"~~{expected:g}~~" if wrong else f"{expected:g}"
