@@ -32,8 +32,7 @@ class Reading:
     expected: tuple[float | None, ...]
     common: dict[str, object] = field(default_factory=dict)
     of: dict[str, dict[str, object]] = field(default_factory=dict)
-    # Times the length of the run, and the number of seeds at most.
-    length: int = 1
+    # Number of seeds at most.
     seeds: int = 3
 
     def changes(self, role: str) -> dict[str, object]:
@@ -240,15 +239,6 @@ READINGS = [
         {"ring": {"scheme.kind": "ring-no-ecn"}, "panama": {"host.ce_threshold": "100us"}},
         seeds=1,
     ),
-    Reading(
-        "ring ignores marks, hosts mark for panama, longer",
-        "Over 200 ms more than one in a hundred flows beside such a ring, or without control, do not end, which bounds "
-        "the p99. With three times the time: 4, 3.5, 1.5, 8, 3, 1.2, 1.5.",
-        (4, 3.5, 1.5, 8, 3, 1.2, 1.5),
-        of={"ring": {"scheme.kind": "ring-no-ecn"}, "panama": {"host.ce_threshold": "100us"}},
-        length=3,
-        seeds=1,
-    ),
 ]
 # Those that also run on 1,024 servers, with what was expected there. The base is in panama_fig8.
 OF_FULL = {
@@ -272,8 +262,8 @@ def make(figure: Figure, tell) -> dict:
         for role in roles
     }
     runs = figure.run(configs, tell)
-    lengths = {_name(reading, role, seed): reading.length for reading in readings for role in roles for seed in seeds}
-    points = {name: Point([result], (new_ms + drain_ms) * 1e3 * lengths[name]) for name, result in runs.items()}
+    end_us = (new_ms + drain_ms) * 1e3
+    points = {name: Point([result], end_us) for name, result in runs.items()}
     rows = [_row(reading, points, seeds, roles) for reading in readings]
     claims = [
         Claim(
@@ -320,8 +310,7 @@ def _name(reading: Reading, role: str, seed: int) -> str:
     changes = dict(reading.changes(role))
     kind = "alone" if role == "alone" else changes.pop("scheme.kind", ROLES[role])
     text = [f"{key}={_text(value)}" for key, value in sorted(changes.items())]
-    length = [f"length={reading.length}"] if reading.length > 1 else []
-    return ",".join([str(kind), *text, *length, f"seed={seed}"])
+    return ",".join([str(kind), *text, f"seed={seed}"])
 
 
 def _text(value: object) -> str:
@@ -333,8 +322,8 @@ def _config(scale: str, reading: Reading, role: str, seed: int) -> dict:
     config = config_of(scale, ROLES[role], LOAD, seed, "greedy")
     config |= {
         "name": _name(reading, role, seed),
-        "duration": f"{new_ms * reading.length}ms",
-        "drain": f"{drain_ms * reading.length}ms",
+        "duration": f"{new_ms}ms",
+        "drain": f"{drain_ms}ms",
     }
     if role == "alone":
         del config["mix"], config["scheme"]
