@@ -58,17 +58,17 @@ def make(figure: Figure, tell) -> dict:
         for load in loads
     }
     configs = {
-        name: _config(figure.scale, kind, load, seed, mode)
+        name: config_of(figure.scale, kind, load, seed, mode)
         for (mode, kind, load), all_names in names.items()
         for name, seed in zip(all_names, seeds, strict=True)
     }
     varied = {} if figure.scale == "full" else _variations(figure.scale, loads[-1])
     runs = figure.run(configs | varied, tell)
     end_us = _end_us(figure.scale)
-    points = {key: _Point([runs[name] for name in group], end_us) for key, group in names.items()}
+    points = {key: Point([runs[name] for name in group], end_us) for key, group in names.items()}
     at_top = {(mode, kind): names[mode, kind, loads[-1]] for mode, kinds in modes.items() for kind in kinds}
     top = {key: points[*key, loads[-1]] for key in at_top}
-    by_seed = [{key: _Point([runs[group[at]]], end_us) for key, group in at_top.items()} for at in range(len(seeds))]
+    by_seed = [{key: Point([runs[group[at]]], end_us) for key, group in at_top.items()} for at in range(len(seeds))]
     claims = [claim for mode in ("paced", "greedy") for claim in _sampled(mode, top, by_seed)]
     lines = {
         "a) p99 FCT of short flows": (" ms", lambda p: p.p99_us / 1e3),
@@ -116,8 +116,8 @@ def _claims(mode: str, top: dict) -> list[Claim]:
         _ratio(
             "8b: throughput of long flows, panama / ring, windows coupled", 1.33, coupled.long_gbps / ring.long_gbps
         ),
-        _ratio("8c: training time, ring / panama, windows coupled", 1.34, _training(ring, coupled)),
-        _ratio("8c: training time, ring / panama", 1.34, _training(ring, panama)),
+        _ratio("8c: training time, ring / panama, windows coupled", 1.34, training(ring, coupled)),
+        _ratio("8c: training time, ring / panama", 1.34, training(ring, panama)),
         *(
             claim
             for name, other in (("panama", panama), ("panama, windows coupled", coupled))
@@ -131,11 +131,11 @@ def _claims(mode: str, top: dict) -> list[Claim]:
                     1.33,
                     other.long_gbps / unmarked.long_gbps,
                 ),
-                _ratio(f"8c: training time, ring without ECN / {name}", 1.34, _training(unmarked, other)),
+                _ratio(f"8c: training time, ring without ECN / {name}", 1.34, training(unmarked, other)),
             )
         ),
-        _ratio("8c: training time, panama / no congestion control", 1.05, _training(panama, free)),
-        _ratio("8c: training time, panama / panama per branch (not in the paper)", None, _training(panama, branch)),
+        _ratio("8c: training time, panama / no congestion control", 1.05, training(panama, free)),
+        _ratio("8c: training time, panama / panama per branch (not in the paper)", None, training(panama, branch)),
     ]
     if mode == "greedy":
         early = [top[mode, kind].p99_us / panama.p99_us for kind in ("panama-0.88", "panama-0.94")]
@@ -156,14 +156,14 @@ def _plot(mode: str, title: str, unit: str, value, points: dict, loads: list[flo
     for kind in (kind for kind in SCHEMES if not kind.startswith("panama-0")):
         at = [points[mode, kind, load] for load in loads]
         ideal = [points[mode, "ideal", load] for load in loads]
-        values = [value(p) if value else _training(p, i) for p, i in zip(at, ideal, strict=True)]
+        values = [value(p) if value else training(p, i) for p, i in zip(at, ideal, strict=True)]
         line = [(100 * load, y) for load, y in zip(loads, values, strict=True) if y == y]
         if line:
             series[kind] = line
     return Plot(f"{title}, {mode}", unit, "load, per cent", series) if series else None
 
 
-class _Point:
+class Point:
     """One scheme at one load: all seeds together."""
 
     def __init__(self, results, end_us: float) -> None:
@@ -204,7 +204,7 @@ def _or_none(value: float) -> float | None:
     return value if value == value else None
 
 
-def _training(slow: _Point, fast: _Point) -> float:
+def training(slow: Point, fast: Point) -> float:
     """Mean over the jobs of the ratio of their steps' durations; jobs without a step in either run are left out."""
     both = slow.step_us.keys() & fast.step_us.keys()
     return statistics.mean(slow.step_us[job] / fast.step_us[job] for job in both) if both else float("nan")
@@ -222,7 +222,7 @@ _WHY = (
 )
 
 
-def _config(scale: str, kind: str, load: float, seed: int, mode: str) -> dict:
+def config_of(scale: str, kind: str, load: float, seed: int, mode: str) -> dict:
     k, workers, shortened, duration_ms, *_ = SCALES[scale]
     config = {
         "name": f"fig 8, {kind}, load {load}",
@@ -256,7 +256,7 @@ def _variations(scale: str, load: float) -> dict[str, dict]:
     for parameter, changes in VARIED.items():
         for table, key, value in changes:
             for kind in {kind: None for pair in PAIRS_OF.get(parameter, PAIRS) for kind in pair}:
-                config = _config(scale, kind, load, 1, "greedy")
+                config = config_of(scale, kind, load, 1, "greedy")
                 changed = config["mix"]["scale"] / 2 if value == "half" else value
                 config[table][key] = changed
                 runs[_varied_name(kind, table, key, value)] = config
@@ -274,7 +274,7 @@ def _by_seed(runs, load: float, seeds: list[int], modes: dict, end_us: float) ->
     for mode in modes if len(seeds) > 1 else []:
         for seed in seeds:
             for slow, fast in [*PAIRS, ("ring-no-ecn", "panama"), ("switchml*", "panama")]:
-                pair = [_Point([runs[f"{kind},load={load},seed={seed},{mode}"]], end_us) for kind in (slow, fast)]
+                pair = [Point([runs[f"{kind},load={load},seed={seed},{mode}"]], end_us) for kind in (slow, fast)]
                 rows.append(_row(f"{mode}, seed {seed}", slow, fast, *pair))
     return rows
 
@@ -286,22 +286,22 @@ def _sensitivity(runs, varied, load: float, end_us: float) -> list[dict]:
     """
     rows = []
     for slow, fast in PAIRS if varied else []:
-        pair = [_Point([runs[f"{kind},load={load},seed=1,greedy"]], end_us) for kind in (slow, fast)]
+        pair = [Point([runs[f"{kind},load={load},seed=1,greedy"]], end_us) for kind in (slow, fast)]
         rows.append(_row("default", slow, fast, *pair))
     for parameter, changes in VARIED.items() if varied else []:
         for table, key, value in changes:
             for slow, fast in PAIRS_OF.get(parameter, PAIRS):
-                pair = [_Point([runs[_varied_name(kind, table, key, value)]], end_us) for kind in (slow, fast)]
+                pair = [Point([runs[_varied_name(kind, table, key, value)]], end_us) for kind in (slow, fast)]
                 rows.append(_row(_varied_name("", table, key, value).lstrip(","), slow, fast, *pair))
     return rows
 
 
-def _row(parameter: str, slow: str, fast: str, of_slow: _Point, of_fast: _Point) -> dict:
+def _row(parameter: str, slow: str, fast: str, of_slow: Point, of_fast: Point) -> dict:
     return {
         "parameter": parameter,
         "pair": f"{slow} / {fast}",
         "p99": _or_none(of_slow.p99_us / of_fast.p99_us),
         "mean": _or_none(of_slow.mean_us / of_fast.mean_us),
         "long": _or_none(of_fast.long_gbps / of_slow.long_gbps),
-        "training": _or_none(_training(of_slow, of_fast)),
+        "training": _or_none(training(of_slow, of_fast)),
     }

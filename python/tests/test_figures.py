@@ -48,3 +48,17 @@ def test_a_shared_cluster(tmp_path: Path) -> None:
     style = root.find("{*}style").text
     used = {line.get("class").split()[-1] for line in root.iter("{http://www.w3.org/2000/svg}polyline")}
     assert len(used) == 7 and all(f".{name} {{ stroke:" in style for name in used), "every line has a colour"
+
+
+def test_readings_of_a_shared_cluster(tmp_path: Path) -> None:
+    """Every reading is run and described, with the prediction from before its runs."""
+    result = figures.make("panama_fig8_readings", "small", tmp_path / "panama_fig8_readings")
+    readings = result["data"]["readings"]
+    page = (EXPERIMENTS / "panama_fig8_readings" / "README.md").read_text()
+    described = " ".join(page.replace("|", " ").split())
+    for reading in readings:
+        assert f"| {reading['reading']} |" in page and reading["prediction"] in described
+        numbers = {number["number"]: number["median"] for number in reading["numbers"]}
+        assert len(numbers) == 7 and numbers["training r/p"] > 1
+    assert len({str(reading["numbers"]) for reading in readings}) == len(readings), "a reading is another one's"
+    assert len(result["claims"]) == 7 * len(readings) + 1

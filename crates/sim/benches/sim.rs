@@ -184,7 +184,7 @@ fn simulate(topology: &Topology, switching: Switching, flows: &[FlowSpec], seed:
 /// Training with skips and without, alternating: how many times as fast.
 fn repeats() -> Vec<serde_json::Value> {
     let (topology, hosts) = fat_tree(REPEATS_K);
-    let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true };
+    let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
     let job = |steps| JobSpec {
         start_ps: 0,
         placement: (0..hosts).collect(),

@@ -81,11 +81,30 @@ fn a_ring_takes_two_n_minus_one_chunks() {
     let segments = 200;
     for n in [2, 3, 8, 16] {
         let bytes = n * segments * 1448;
-        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true };
+        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
         let spec = job((0..n as u32).collect(), bytes, 1, scheme);
         let steps = alone(&single_switch(n as u32), SWITCHING, tcp, spec);
         let one_step = segments * 1502 * 800 + 2 * 1_000_000 + 1502 * 800;
         assert_eq!(steps[0].end_ps, 2 * (n - 1) * one_step, "{n} workers");
+    }
+}
+
+/// Several rings keep a link busy while the chunks of each are on their way: their shares take the time in which the
+/// link carries them all, and once the way of a packet.
+#[test]
+fn several_rings_hide_the_way_of_a_chunk() {
+    let tcp =
+        TcpConfig { ack_bytes: 0, window_initial: 1e4, window_max: 1e4, ..TcpConfig::default() };
+    let segments = 200;
+    for (n, rings) in [(2, 2), (3, 4), (8, 4), (8, 7)] {
+        let bytes = u64::from(rings) * n * segments * 1448;
+        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings };
+        let spec = job((0..n as u32).collect(), bytes, 2, scheme);
+        let steps = alone(&single_switch(n as u32), SWITCHING, tcp, spec);
+        let carried = 2 * (n - 1) * u64::from(rings) * segments * 1502 * 800;
+        let way = 2 * 1_000_000 + 1502 * 800;
+        assert_eq!(steps[0].end_ps, carried + way, "{rings} rings of {n} workers");
+        assert_eq!(steps[1].end_ps, 2 * (carried + way), "{rings} rings of {n} workers");
     }
 }
 
@@ -98,7 +117,7 @@ fn a_ring_that_ignores_marks_takes_more() {
         let mut simulation = Simulation::new(&dumbbell(2), switching, tcp, 1).unwrap();
         simulation.check();
         // Hosts 0 and 1 are on the left, 2 and 3 on the right: the job's stream and the flow share the middle link.
-        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn };
+        let scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn, rings: 1 };
         simulation.add_job(job(vec![0, 2], 1_000_000_000, 1, scheme));
         simulation.set_flows(std::iter::once(flow(0, 1, 3, 1_000_000_000)));
         simulation.run(100 * MS);
@@ -232,7 +251,12 @@ fn host_algorithms_end() {
     ];
     for algorithm in algorithms {
         for n in [1u32, 2, 3, 5, 8, 13] {
-            let spec = job((0..n).collect(), 1_000_000, 3, Scheme::Hosts { algorithm, ecn: true });
+            let spec = job(
+                (0..n).collect(),
+                1_000_000,
+                3,
+                Scheme::Hosts { algorithm, ecn: true, rings: 1 },
+            );
             let switching = Switching { mark_packets: 85, queue_packets: 250, ..SWITCHING };
             let steps = alone(&fat_tree(4), switching, TcpConfig::default(), spec);
             assert_eq!(steps.len(), 3);

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use netsum_sim::config::{Config, Format, parse};
+use netsum_sim::job::JobSpec;
 use netsum_sim::run;
 use netsum_topo::{Addressing, Rate};
 use parquet::file::reader::{FileReader, SerializedFileReader};
@@ -162,6 +163,9 @@ fn invalid_values_are_refused_with_line_and_reason() {
         ("steps = 3", "layers = [{ compute = \"1us\", bytes = 8 }]", 26, "what model, bytes"),
         ("bytes = 400000", "layers = [{ compute = \"1us\", bytes = 0 }]", 24, "at least one byte"),
         ("steps = 3", "overlap = false", 26, "it is of layers"),
+        ("\"panama\"", "\"ring\"\nrings = 65", 16, "scheme.rings: a job has 1 to 64 rings"),
+        ("\"panama\"", "\"panama\"\nrings = 2", 16, "have several rings"),
+        ("steps = 3", "scheme = { kind = \"shares\", rings = 2 }", 26, "have several rings"),
         ("rack0.0>agg0.1", "rack0.0>core0.0", 30, "names of two neighbours"),
         ("duration = \"2ms\"", "duration = \"0ms\"", 2, "nothing happens in no time"),
         ("duration = \"2ms\"", "duration = 2", 2, "string"),
@@ -431,6 +435,48 @@ fn layers_overlap_with_computing() {
     same(layers(1_408_000, 704_000, false), 4000.0 + alone(1_408_000 + 704_000));
     // 7 MB take 6 ms: the second layer's gradients follow without a gap.
     same(layers(7_040_000, 704_000, true), 2000.0 + alone(7_040_000 + 704_000));
+}
+
+/// Where a mix's jobs are and in which order changes nothing else about them. On hosts drawn at random the load is as
+/// even as in rows, and a ring in random order crosses between two halves of n hosts n²/2(n−1) times on average.
+#[test]
+fn jobs_are_placed_in_rows_or_at_random() {
+    let mix = "duration = \"2ms\"\n[fabric]\nkind = \"dumbbell\"\npairs = 20\n\
+               [mix]\nload = 0.4\nscale = 0.001\n";
+    let jobs = |seed: u32, keys: &str| {
+        let text = format!("seed = {seed}\n{mix}{keys}");
+        parse(&text, "run.toml", Path::new(".")).unwrap().1.jobs
+    };
+    let [mut on_first, mut workers] = [0, 0];
+    for seed in 0..200 {
+        let rows = jobs(seed, "workers = [4, 9]\n");
+        assert!(rows.iter().all(|(_, job)| job.placement.is_sorted_by(|a, b| a + 1 == *b)));
+        assert_eq!(rows, jobs(seed, "workers = [4, 9]\nplacement = \"rows\"\norder = \"hosts\"\n"));
+        let random = jobs(seed, "workers = [4, 9]\nplacement = \"random\"\n");
+        let mut taken = [0; 40];
+        for ((name, row), (other, job)) in rows.iter().zip(&random) {
+            assert!(job.placement.is_sorted_by(|a, b| a < b));
+            job.placement.iter().for_each(|&host| taken[host as usize] += 1);
+            let placement = row.placement.clone();
+            assert_eq!((name, row), (other, &JobSpec { placement, ..job.clone() }));
+        }
+        assert_eq!(rows.len(), random.len());
+        assert!(taken.iter().max().unwrap() - taken.iter().min().unwrap() <= 1, "{taken:?}");
+        workers += random[0].1.placement.len();
+        on_first += random[0].1.placement.iter().filter(|&&host| host < 20).count();
+    }
+    let share = on_first as f64 / workers as f64;
+    assert!((share - 0.5).abs() < 0.05, "{share} of the first jobs' workers are left");
+    let whole = "workers = [40, 40]\norder = \"random\"\n";
+    let crossings = |seed| {
+        let jobs = jobs(seed, whole);
+        let hosts = &jobs[0].1.placement;
+        let next = hosts.iter().cycle().skip(1);
+        hosts.iter().zip(next).filter(|&(a, b)| (*a < 20) != (*b < 20)).count()
+    };
+    let mean = (0..200).map(|seed| crossings(seed) as f64).sum::<f64>() / 200.0;
+    let expected = 40.0 * 40.0 / (2.0 * 39.0);
+    assert!((mean - expected).abs() < 1.0, "{mean} crossings instead of {expected}");
 }
 
 /// Arriving jobs make up the load and run for their steps; hosts of a completed job are used again.

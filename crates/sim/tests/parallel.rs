@@ -50,7 +50,7 @@ fn ends(schedule: Schedule, apart: bool, steps: u32) -> Vec<u64> {
         steps,
         period_ps: 0,
         buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
-        scheme: Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true },
+        scheme: Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 },
         roots: vec![],
         servers: vec![],
         work: Some(Work {

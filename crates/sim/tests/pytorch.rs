@@ -63,7 +63,7 @@ fn end(schedule: Schedule) -> u64 {
         steps: 1,
         period_ps: 0,
         buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
-        scheme: Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true },
+        scheme: Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 },
         roots: vec![],
         servers: vec![],
         work: Some(Work {

@@ -159,7 +159,8 @@ fn value(kind: &str) -> String {
         "bool" => "true or false".to_owned(),
         "String" => "text".to_owned(),
         "SlotPolicy" => "name".to_owned(),
-        "Format" | "Paths" | "HostQueues" | "SchemeKind" | "TraceFormat" | "Sharding" => {
+        "Format" | "Paths" | "HostQueues" | "SchemeKind" | "TraceFormat" | "Sharding"
+        | "MixPlacement" | "MixOrder" => {
             fields(kind).1.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
         }
         _ => "table".to_owned(),

@@ -200,7 +200,7 @@ fn job(algorithm: HostAlgorithm, workers: u32, steps: u32, period_ps: u64, bytes
             Bucket { ready_ps: 200_000_000, bytes },
             Bucket { ready_ps: 230_000_000, bytes: bytes / 2 },
         ],
-        scheme: Scheme::Hosts { algorithm, ecn: true },
+        scheme: Scheme::Hosts { algorithm, ecn: true, rings: 1 },
         roots: Vec::new(),
         servers: Vec::new(),
         work: None,

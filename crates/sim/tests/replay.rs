@@ -19,7 +19,7 @@ const SWITCHING: Switching = Switching { latency_ns: 1_000, ..PLAIN };
 /// Acknowledgements take no time on links, and windows hold nothing back.
 const TCP: fn() -> TcpConfig =
     || TcpConfig { ack_bytes: 0, window_initial: 1e4, window_max: 1e4, ..TcpConfig::default() };
-const RING: Scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true };
+const RING: Scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
 const FULL_PS: u64 = 1502 * 800;
 /// A message of one full segment over two links.
 const ONE_WAY_PS: u64 = 2 * (FULL_PS + US);
@@ -198,7 +198,7 @@ fn collectives_take_their_steps() {
 #[test]
 fn an_allreduce_is_that_of_a_job() {
     let tree = Scheme::Trees { trees: 2, config: TreeConfig::default() };
-    let of = |algorithm| Scheme::Hosts { algorithm, ecn: true };
+    let of = |algorithm| Scheme::Hosts { algorithm, ecn: true, rings: 1 };
     let hosts =
         [HostAlgorithm::HalvingDoubling, HostAlgorithm::ParameterServer, HostAlgorithm::Shares];
     for scheme in hosts.map(of).into_iter().chain([RING, tree]) {

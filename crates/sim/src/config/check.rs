@@ -176,6 +176,16 @@ impl Source<'_> {
             if scheme.trees == 0 || scheme.trees > 64 {
                 return fail("trees", "a job has 1 to 64 trees");
             }
+            if scheme.rings == 0 || scheme.rings > 64 {
+                return fail("rings", "a job has 1 to 64 rings");
+            }
+            let is_ring = matches!(scheme.kind, SchemeKind::Ring | SchemeKind::RingNoEcn);
+            if scheme.rings > 1 && (!is_ring || config.scheme.kind == SchemeKind::Fluid) {
+                return fail(
+                    "rings",
+                    "only \"ring\" and \"ring-no-ecn\", in packets, have several rings",
+                );
+            }
             if scheme.window == 0 || scheme.window > 16384 {
                 return fail("window", "a window has 1 to 16384 fragments");
             }

@@ -100,9 +100,39 @@ pub struct Mix {
     /// inverse.
     #[serde(default = "defaults::scale")]
     pub scale: f64,
+    /// Hosts of a job: "rows", consecutive ones, those with the fewest workers, or "random", any ones, first those with
+    /// the fewest workers.
+    #[serde(default)]
+    pub placement: MixPlacement,
+    /// Order of a job's ranks, and so of its ring: "hosts", by number, or "random". Neither this nor `placement` changes
+    /// which jobs are drawn.
+    #[serde(default)]
+    pub order: MixOrder,
     /// Number of steps after which a job ends. The arrival rate makes gradients take `load` on average.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u32>,
+}
+
+/// Hosts of a mix's jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MixPlacement {
+    /// Consecutive.
+    #[default]
+    Rows,
+    /// At random.
+    Random,
+}
+
+/// Order of the ranks of a mix's jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MixOrder {
+    /// By the number of the host.
+    #[default]
+    Hosts,
+    /// At random.
+    Random,
 }
 
 impl Builder<'_> {
@@ -240,6 +270,7 @@ impl Builder<'_> {
         let roots = self.roots(&self.config.scheme, "scheme")?;
         let until_ps = self.config.duration.ps();
         let mut random = Random::derived(self.config.seed, "jobs");
+        let mut places = Random::derived(self.config.seed, "places");
         let (mut jobs, mut load, mut now_s) = (Jobs::new(), 0.0, 0.0);
         // Running jobs, with the time at which each would end if undisturbed.
         let mut leaving: Vec<(f64, Vec<u32>)> = Vec::new();
@@ -274,7 +305,13 @@ impl Builder<'_> {
             for (_, hosts) in leaving.extract_if(.., |(end_s, _)| *end_s <= now_s) {
                 hosts.into_iter().for_each(|host| self.taken[host as usize] -= 1);
             }
-            let placement = self.place(workers);
+            let mut placement = match mix.placement {
+                MixPlacement::Rows => self.place(workers),
+                MixPlacement::Random => self.place_at_random(workers, &mut places),
+            };
+            if mix.order == MixOrder::Random {
+                places.shuffle(&mut placement);
+            }
             if let Some(steps) = mix.steps {
                 leaving.push((now_s + times.step_s * f64::from(steps), placement.clone()));
             }
@@ -335,6 +372,17 @@ impl Builder<'_> {
         }
         self.taken[start..start + n].iter_mut().for_each(|t| *t += 1);
         (start as u32..(start + n) as u32).collect()
+    }
+
+    /// Hosts at random, first those with the fewest workers; by number.
+    fn place_at_random(&mut self, workers: u32, random: &mut Random) -> Vec<u32> {
+        let mut hosts: Vec<u32> = (0..self.hosts).collect();
+        random.shuffle(&mut hosts);
+        hosts.sort_by_key(|&host| self.taken[host as usize]);
+        hosts.truncate(workers as usize);
+        hosts.iter().for_each(|&host| self.taken[host as usize] += 1);
+        hosts.sort_unstable();
+        hosts
     }
 }
 

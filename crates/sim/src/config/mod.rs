@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use build::{Built, Jobs};
 pub use check::{load, parse};
-pub use jobs::{Job, Layer, Mix};
+pub use jobs::{Job, Layer, Mix, MixOrder, MixPlacement};
 pub use netsum_wire::SlotPolicy;
 pub use scenario::{FaultEvent, Scenario};
 pub use scheme::{Scheme, SchemeKind, Slots};

@@ -19,6 +19,9 @@ pub struct Scheme {
     pub kind: SchemeKind,
     /// Maximum number of trees per job; 1 to 64.
     pub trees: u8,
+    /// For `ring` and `ring-no-ecn`: number of rings per job, which share the gradients evenly, each over connections of
+    /// its own; 1 to 64. Jobs with schedules and fluids have one.
+    pub rings: u8,
     /// Maximum number of fragments in flight per tree or server, 1 to 16,384; a constant for `switchml*` and
     /// `atp-no-control`; for `switchml` the number of slots of the pool.
     pub window: u16,
@@ -39,6 +42,7 @@ impl Default for Scheme {
         Scheme {
             kind: SchemeKind::Panama,
             trees: 4,
+            rings: 1,
             window: 512,
             fragment_bytes: 1408,
             roots: Vec::new(),
@@ -162,11 +166,12 @@ impl Scheme {
                 release_permille,
             },
         };
-        let hosts = |algorithm| job::Scheme::Hosts { algorithm, ecn: true };
+        let rings = self.rings;
+        let hosts = |algorithm| job::Scheme::Hosts { algorithm, ecn: true, rings };
         match self.kind {
             SchemeKind::Ring => hosts(HostAlgorithm::Ring),
             SchemeKind::RingNoEcn => {
-                job::Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: false }
+                job::Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: false, rings }
             }
             SchemeKind::HalvingDoubling => hosts(HostAlgorithm::HalvingDoubling),
             SchemeKind::ParameterServer => hosts(HostAlgorithm::ParameterServer),

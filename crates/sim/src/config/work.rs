@@ -326,6 +326,10 @@ impl Builder<'_> {
             Some(scheme) => (format!("jobs.{i}.scheme"), scheme),
             None => ("scheme".to_owned(), &self.config.scheme),
         };
+        if scheme.rings > 1 {
+            let reason = "a job with a schedule has one ring per group";
+            return Err(self.source.invalid(&format!("{key}.rings"), reason));
+        }
         let roots = self.roots(scheme, &key)?;
         let nodes: usize = schedule.ranks.iter().map(|rank| rank.nodes.len()).sum();
         self.notes

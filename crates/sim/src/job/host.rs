@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use super::steps::HostAlgorithm;
+use super::steps::{HostAlgorithm, share};
 use crate::aggregation::begin_order;
 use crate::network::Region;
 use crate::transport::{Owner, Transport};
@@ -16,8 +16,10 @@ pub(crate) struct HostReducer {
     ecn: bool,
     job: u32,
     placement: Vec<u32>,
+    rings: u32,
     streams: Vec<Stream>,
     stream_of: FxHashMap<(u32, u32), u32>,
+    /// Ring by ring, each with all ranks.
     ranks: Vec<Rank>,
     /// Completed operations: rank and id.
     pub done: Vec<(u32, u64)>,
@@ -44,28 +46,36 @@ struct Rank {
 }
 
 impl HostReducer {
-    pub(crate) fn new(algorithm: HostAlgorithm, ecn: bool, job: u32, placement: &[u32]) -> Self {
+    pub(crate) fn new(
+        algorithm: HostAlgorithm,
+        ecn: bool,
+        rings: u8,
+        job: u32,
+        placement: &[u32],
+    ) -> Self {
         HostReducer {
             algorithm,
             ecn,
             job,
             placement: placement.to_vec(),
+            rings: rings.into(),
             streams: Vec::new(),
             stream_of: FxHashMap::default(),
-            ranks: vec![Rank::default(); placement.len()],
+            ranks: vec![Rank::default(); placement.len() * usize::from(rings)],
             done: Vec::new(),
             stepped: false,
         }
     }
 
-    /// The step of the running operation, of the first worker, if all steps of all workers are alike: a ring of equal
+    /// The step of the running operation, of the first worker, if all steps of all workers are alike: one ring of equal
     /// shares. States at different steps are then compared by the distance of the steps.
     pub(crate) fn round(&self) -> Option<u32> {
         let ranks = self.ranks.len() as u64;
         let &first = self.ranks[0].queue.front()?;
         let together = self.ranks.iter().all(|rank| rank.queue.front() == Some(&first));
         let is_even = first.1.div_ceil(4).is_multiple_of(ranks) && ranks > 1;
-        (self.algorithm == HostAlgorithm::Ring && is_even && together).then_some(self.ranks[0].step)
+        let is_ring = self.algorithm == HostAlgorithm::Ring && self.rings == 1;
+        (is_ring && is_even && together).then_some(self.ranks[0].step)
     }
 
     /// Steps until the first worker completes its operation.
@@ -82,6 +92,7 @@ impl HostReducer {
             ecn: _,
             job: _,
             placement: _,
+            rings: _,
             streams,
             stream_of: _,
             ranks,
@@ -137,8 +148,13 @@ impl HostReducer {
         id: u64,
         bytes: u64,
     ) {
-        self.ranks[rank as usize].queue.push_back((id, bytes));
-        self.advance(net, transport, rank);
+        let places = (0..self.rings).map(|ring| (ring, self.place(ring, rank)));
+        let places: Vec<(u32, u32)> = places.collect();
+        for &(ring, place) in &places {
+            let part = if self.rings == 1 { bytes } else { share(ring, self.rings, bytes) };
+            self.ranks[place as usize].queue.push_back((id, part));
+        }
+        places.into_iter().for_each(|(_, place)| self.advance(net, transport, place));
     }
 
     /// Handles `count` further messages of a stream.
@@ -158,21 +174,31 @@ impl HostReducer {
         self.advance(net, transport, to);
     }
 
-    fn advance(&mut self, net: &mut Region, transport: &mut Transport, rank: u32) {
+    /// Where a ring's rank is in `ranks`.
+    fn place(&self, ring: u32, rank: u32) -> u32 {
+        ring * self.placement.len() as u32 + rank
+    }
+
+    fn advance(&mut self, net: &mut Region, transport: &mut Transport, place: u32) {
         let ranks = self.placement.len() as u32;
-        let index = rank as usize;
+        let (ring, rank) = (place / ranks, place % ranks);
+        let index = place as usize;
         while let Some(&(id, bytes)) = self.ranks[index].queue.front() {
             let step = self.ranks[index].step;
             if step == self.algorithm.steps(ranks, bytes) {
                 self.ranks[index].queue.pop_front();
                 self.ranks[index].step = 0;
-                self.done.push((rank, id));
+                let mut rings = (0..self.rings).map(|ring| self.place(ring, rank) as usize);
+                // Every ring has its operations in the same order.
+                if rings.all(|at| self.ranks[at].queue.front().is_none_or(|first| first.0 > id)) {
+                    self.done.push((rank, id));
+                }
                 continue;
             }
             let part = self.algorithm.step(rank, ranks, step, bytes);
             if !std::mem::replace(&mut self.ranks[index].sent, true) {
                 for (to, bytes, awaited) in part.messages(step) {
-                    self.send(net, transport, rank, to, bytes, (id, awaited));
+                    self.send(net, transport, place, self.place(ring, to), bytes, (id, awaited));
                 }
             }
             let arrived = self.ranks[index].arrived.get(&(id, step)).copied().unwrap_or(0);
@@ -183,7 +209,7 @@ impl HostReducer {
             state.arrived.remove(&(id, step));
             state.step += 1;
             state.sent = false;
-            if rank == 0 {
+            if place == 0 {
                 self.stepped = true;
                 begin_order(net);
             }
@@ -201,7 +227,8 @@ impl HostReducer {
     ) {
         let stream = *self.stream_of.entry((from, to)).or_insert_with(|| {
             let number = self.streams.len() as u32;
-            let [src, dst] = [from, to].map(|rank| self.placement[rank as usize]);
+            let [src, dst] =
+                [from, to].map(|place| self.placement[place as usize % self.placement.len()]);
             let flow = transport.open(src, dst, Owner::Job(self.job, number), self.ecn);
             self.streams.push(Stream { flow, to, tags: VecDeque::new() });
             number

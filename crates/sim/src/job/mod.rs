@@ -56,6 +56,8 @@ pub enum Scheme {
         algorithm: HostAlgorithm,
         /// Whether its connections react to marks.
         ecn: bool,
+        /// How many times it runs at once, each time for a share of the bytes and over connections of its own.
+        rings: u8,
     },
 }
 
@@ -209,12 +211,12 @@ impl Jobs {
     /// Starts a job whose workers are installed in the network, or which reduces between hosts.
     pub(crate) fn begin(&mut self, net: &mut Region, spec: JobSpec, installed: Installed) {
         let number = self.jobs.len() as u32;
-        let on_hosts = |algorithm, ecn| {
-            Reducer::Hosts(HostReducer::new(algorithm, ecn, number, &spec.placement))
+        let on_hosts = |algorithm, ecn, rings| {
+            Reducer::Hosts(HostReducer::new(algorithm, ecn, rings, number, &spec.placement))
         };
-        let (algorithm, ecn) = match spec.scheme {
-            Scheme::Hosts { algorithm, ecn } => (algorithm, ecn),
-            _ => (HostAlgorithm::Ring, true),
+        let (algorithm, ecn, rings) = match spec.scheme {
+            Scheme::Hosts { algorithm, ecn, rings } => (algorithm, ecn, rings),
+            _ => (HostAlgorithm::Ring, true, 1),
         };
         let reducer = match (&spec.work, installed) {
             (Some(work), installed) => {
@@ -236,7 +238,7 @@ impl Jobs {
             (None, Installed::Workers(kind, first_worker)) => {
                 Reducer::Network { kind, first_worker }
             }
-            (None, _) => on_hosts(algorithm, ecn),
+            (None, _) => on_hosts(algorithm, ecn, rings),
         };
         let ranks = vec![RankState::default(); spec.placement.len()];
         let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);

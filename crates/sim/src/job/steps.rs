@@ -126,7 +126,7 @@ fn halving_doubling(rank: u32, ranks: u32, step: u32, bytes: u64) -> Step {
 }
 
 /// Bytes of a share if shares are as even as whole elements of four bytes allow.
-fn share(index: u32, ranks: u32, bytes: u64) -> u64 {
+pub(super) fn share(index: u32, ranks: u32, bytes: u64) -> u64 {
     let elements = bytes.div_ceil(4);
     let at = |i: u32| elements * u64::from(i) / u64::from(ranks);
     4 * (at(index + 1) - at(index))
