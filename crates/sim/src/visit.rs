@@ -72,10 +72,11 @@ pub(crate) trait Visitor: MachineVisitor {
 /// By job, from where its numbers are counted; `None` for jobs without machines.
 pub(crate) type Origins = Vec<Option<Origin>>;
 
-/// A job's origin, or one for a job that has none.
+/// The origin of a job that has none.
+const NO_ORIGIN: Origin = Origin { vid: 0, trees: 1, operation: 0, within: true };
+
 fn origin_of(origins: &Origins, job: JobId) -> Origin {
-    let none = Origin { vid: 0, trees: 1, operation: 0, within: true };
-    origins.get(job.0 as usize).copied().flatten().unwrap_or(none)
+    origins.get(job.0 as usize).copied().flatten().unwrap_or(NO_ORIGIN)
 }
 
 /// Writes the state down.
@@ -100,7 +101,7 @@ impl<'a> Recorder<'a> {
         Recorder {
             now_ps,
             origins,
-            origin: origin_of(&Vec::new(), JobId(0)),
+            origin: NO_ORIGIN,
             contents: Vec::new(),
             words: Vec::new(),
             counters: Vec::new(),
@@ -208,7 +209,7 @@ impl<'a> Mover<'a> {
             decays: decays.iter(),
             decayed: (0.0, 0, 0.0),
             origins,
-            origin: origins.map(|origins| origin_of(origins, JobId(u32::MAX))),
+            origin: [NO_ORIGIN; 2],
             contents: Vec::new(),
         }
     }

@@ -1,7 +1,6 @@
 //! Payloads of aggregation packets: counts for large simulations, real numbers to check results bit for bit.
 
-use netsum_proto::panama::visit_header;
-use netsum_proto::panama::{BufferId, Memory, Slab};
+use netsum_proto::panama::{BufferId, Memory, Slab, visit_header};
 use netsum_proto::values::{RowId, Rows, Values};
 use netsum_proto::visit::Visitor;
 use netsum_wire::panama::{HEADER_LEN, Header};
