@@ -262,13 +262,20 @@ fn fragments_and_steps_of_trees_are_skipped() {
             TreeConfig { window_max: 8, fragment_bytes, congestion, ..TreeConfig::default() };
         let mut one = trees(16, 1, 0, 20_000_000, config);
         one.buckets.truncate(1);
-        let share = share(&topology, SWITCHING, &[one], &[]);
-        assert!(share > 0.8, "{congestion:?}, {fragment_bytes} bytes: {share}");
+        let skipped = share(&topology, SWITCHING, &[one], &[]);
+        assert!(skipped > 0.8, "{congestion:?}, {fragment_bytes} bytes: {skipped}");
     }
+    // A flow that comes after the skip is marked, and windows are cut by the share of marks that there were before.
     let config = TreeConfig { window_max: 8, ..TreeConfig::default() };
+    let mut one = trees(16, 1, 0, 20_000_000, config);
+    one.buckets.truncate(1);
+    let late = FlowSpec { start_ps: 14_000_000_000, src: 3, dst: 9, bytes: 1_000_000 };
+    let marking = Switching { mark_packets: 12, ..SWITCHING };
+    let skipped = share(&topology, marking, &[one], &[late]);
+    assert!(skipped > 0.5, "{skipped}");
     let steps = trees(16, 60, PERIOD_PS, 400_000, config);
-    let share = share(&topology, SWITCHING, &[steps], &[]);
-    assert!(share > 0.3, "{share}");
+    let skipped = share(&topology, SWITCHING, &[steps], &[]);
+    assert!(skipped > 0.3, "{skipped}");
 }
 
 /// Between the steps that a flow meets all others are skipped.
