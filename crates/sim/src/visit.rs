@@ -298,3 +298,23 @@ impl Visitor for Mover<'_> {
 
     fn estimates(&mut self, _: Estimates) {}
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_has_decayed_as_often_as_it_decays() {
+        for times in [0, 1, 7, 300] {
+            let by_hand = (0..times).fold(1.0, |share, _| without_marks(share));
+            assert_eq!(decay(1.0, times), by_hand);
+            assert_eq!(decays(1.0, by_hand), Some(times));
+        }
+        assert_eq!(decays(0.5, 0.6), None);
+        assert_eq!(decays(1.0, 0.9), None);
+        // It ends with the least share that there is.
+        let least = decay(1.0, u64::MAX);
+        assert_eq!(without_marks(least), least);
+        assert_eq!(decays(least, 0.0), None);
+    }
+}

@@ -265,7 +265,7 @@ fn fragments_and_steps_of_trees_are_skipped() {
         let skipped = share(&topology, SWITCHING, &[one], &[]);
         assert!(skipped > 0.8, "{congestion:?}, {fragment_bytes} bytes: {skipped}");
     }
-    // A flow that comes after the skip is marked, and windows are cut by the share of marks that there were before.
+    // After a skip windows react to the marks that a flow brings.
     let config = TreeConfig { window_max: 8, ..TreeConfig::default() };
     let mut one = trees(16, 1, 0, 20_000_000, config);
     one.buckets.truncate(1);
