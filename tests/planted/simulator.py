@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["--test", "aggregation", "--test", "faults", "--test", "slots"]
+TESTS = ["--test", "aggregation", "--test", "faults", "--test", "repeats", "--test", "slots"]
 PANAMA = "crates/proto/src/panama"
 ATP = "crates/proto/src/atp"
 
@@ -30,8 +30,8 @@ MUTANTS = {
     ),
     "a sum is released one child early": (
         f"{PANAMA}/tree.rs",
-        "if slot.phase != Phase::Filling || arrived < self.lease.needed() {",
-        "if slot.phase != Phase::Filling || arrived + u32::from(vid % 64 == 5) < self.lease.needed() {",
+        "|| arrived < self.lease.needed() ||",
+        "|| arrived + u32::from(vid % 64 == 5) < self.lease.needed() ||",
     ),
     "the arriving fragment is not added": (
         f"{PANAMA}/tree.rs",
@@ -50,9 +50,10 @@ MUTANTS = {
         "let keep = 0;",
     ),
     "the last child is left out of the result": (
-        f"{PANAMA}/tree.rs",
-        "for child in &self.lease.children {\n            out.data(child.port, sum);",
-        "for child in &self.lease.children[self.lease.children.len() / 2..] {\n            out.data(child.port, sum);",
+        f"{PANAMA}/tree/scoped.rs",
+        "for i in 0..self.lease.children.len() {\n            let child = self.lease.children[i];",
+        "for i in self.lease.children.len() / 2..self.lease.children.len() {\n"
+        "            let child = self.lease.children[i];",
     ),
     "marks are forgotten on the way up": (
         f"{PANAMA}/tree.rs",
@@ -93,6 +94,16 @@ MUTANTS = {
         "crates/proto/src/handover/progress.rs",
         "trees > 0 && self.trees[(g % trees) as usize].has(g / trees)",
         "trees > 0 && self.trees[(g % trees) as usize].has(g / trees) && g % 64 != 1",
+    ),
+    "a skip forgets what is left of an operation": (
+        "crates/proto/src/operations.rs",
+        "true => v.number(open, Counted::Left),",
+        "true => v.same(*open),",
+    ),
+    "a skip goes beyond the end of an operation": (
+        f"{PANAMA}/worker.rs",
+        "end.saturating_sub(tree.flight.next() + 2)",
+        "(end + 400).saturating_sub(tree.flight.next())",
     ),
     "a slot adds a duplicate": (
         f"{ATP}/place.rs",

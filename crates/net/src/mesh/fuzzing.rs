@@ -133,6 +133,8 @@ pub(crate) fn handshake(bytes: &[u8]) {
             0 => {
                 let refused = low.answer(&ours, &roster.as_rank(0), until, (&|| false, HANDSHAKE));
                 assert!(refused.is_err(), "let in to the mesh");
+                // The peer reads until this end is closed.
+                drop(ours);
             }
             _ => {
                 let streams = Streams::new(low.clone(), &roster.as_rank(0));
