@@ -265,14 +265,17 @@ fn fragments_and_steps_of_trees_are_skipped() {
         let skipped = share(&topology, SWITCHING, &[one], &[]);
         assert!(skipped > 0.8, "{congestion:?}, {fragment_bytes} bytes: {skipped}");
     }
-    // After a skip windows react to the marks that a flow brings.
-    let config = TreeConfig { window_max: 8, ..TreeConfig::default() };
-    let mut one = trees(16, 1, 0, 20_000_000, config);
+    // The marks that a flow brings after a skip cut the windows by the share of marks that there would have been: that of
+    // large windows has hardly decayed before the skip.
+    let config = TreeConfig { window_max: 12, ..TreeConfig::default() };
+    let scheme = Scheme::Trees { trees: 1, config };
+    let mut one = JobSpec { scheme, ..trees(16, 1, 0, 20_000_000, config) };
     one.buckets.truncate(1);
-    let late = FlowSpec { start_ps: 14_000_000_000, src: 3, dst: 9, bytes: 1_000_000 };
-    let marking = Switching { mark_packets: 12, ..SWITCHING };
-    let skipped = share(&topology, marking, &[one], &[late]);
+    let late = |src| FlowSpec { start_ps: 12_000_000_000, src, dst: 9, bytes: 2_000_000 };
+    let marking = Switching { mark_packets: 5, ..SWITCHING };
+    let skipped = share(&topology, marking, &[one], &[late(3), late(12)]);
     assert!(skipped > 0.5, "{skipped}");
+    let config = TreeConfig { window_max: 8, ..TreeConfig::default() };
     let steps = trees(16, 60, PERIOD_PS, 400_000, config);
     let skipped = share(&topology, SWITCHING, &[steps], &[]);
     assert!(skipped > 0.3, "{skipped}");

@@ -343,7 +343,7 @@ impl Worker {
     pub fn rounds_left(&self, fragments: u64) -> u64 {
         let [operations, ..] = &self.lanes[..] else { return 0 };
         let Some(end) = operations.first_end() else { return 0 };
-        let ends = (0..).map(|tree| tree_end(end, tree, self.trees.len()));
+        let ends = (0..self.per_lane()).map(|tree| tree_end(end, tree, self.per_lane()));
         // The last fragment to be sent is known as such.
         let left = self
             .trees

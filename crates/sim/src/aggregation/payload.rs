@@ -35,7 +35,7 @@ pub trait Payload: Memory<Buffer: Send> + Sized + Send {
     fn used(&self) -> u64;
     /// Unlimited rows of `row_bytes`.
     fn rows(row_bytes: u16) -> Self::Rows;
-    /// Visits a stored packet. One whose header moves is not compared, unless it has only a count.
+    /// Visits a stored packet.
     fn visit_stored(&mut self, buffer: Self::Buffer, v: &mut impl Visitor);
     /// Visits the payload of a packet in transit.
     fn visit_owned(owned: &Self::Owned, v: &mut impl Visitor);
