@@ -225,17 +225,20 @@ fn repeats() -> Vec<serde_json::Value> {
     let many: Vec<FlowSpec> =
         poisson(hosts, RATE.0, 0.05, web, 0).take_while(|flow| flow.start_ps < PERIOD_PS).collect();
     let config = TreeConfig { window_max: 5, ..TreeConfig::default() };
-    let by_trees = |steps| JobSpec {
+    let scheme = Scheme::Trees { trees: 4, config };
+    let by_trees = |steps| JobSpec { scheme, ..job(steps) };
+    let large = |steps| JobSpec {
         buckets: vec![Bucket { ready_ps: 0, bytes: 16 << 20 }],
-        scheme: Scheme::Trees { trees: 4, config },
-        ..job(steps)
+        ..by_trees(steps)
     };
     // Flows of ten steps, and steps with skips and without.
-    let cases: [(_, &dyn Fn(u32) -> JobSpec, _, _, _); 4] = [
-        ("alone", &job, Vec::new(), REPEATS_STEPS, 2),
-        ("a flow in ten steps", &job, some, REPEATS_STEPS, 10),
-        ("web search", &job, many, 1, 1),
-        ("16 MiB by trees", &by_trees, Vec::new(), 1, 1),
+    let cases: [(_, &dyn Fn(u32) -> JobSpec, _, _, _); 6] = [
+        ("trees, alone", &by_trees, Vec::new(), REPEATS_STEPS, 2),
+        ("trees, a flow in ten steps", &by_trees, some.clone(), REPEATS_STEPS, 10),
+        ("one allreduce of 16 MiB by trees", &large, Vec::new(), 1, 1),
+        ("ring, alone", &job, Vec::new(), REPEATS_STEPS, 2),
+        ("ring, a flow in ten steps", &job, some, REPEATS_STEPS, 10),
+        ("ring, web search", &job, many, 1, 1),
     ];
     let of = cases.into_iter().map(|(name, job, flows, steps, all_steps)| {
         let mut ratios = Vec::new();

@@ -93,6 +93,10 @@ impl Samples {
         Samples { ends, all: log.into_iter().map(|(_, rtt_ps)| rtt_ps).collect() }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
     fn of(&self, flow: u32) -> &[u64] {
         let Ok(at) = self.ends.binary_search_by_key(&flow, |&(flow, _)| flow) else { return &[] };
         let start = at.checked_sub(1).map_or(0, |before| self.ends[before].1);

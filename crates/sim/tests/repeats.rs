@@ -281,6 +281,29 @@ fn fragments_and_steps_of_trees_are_skipped() {
     assert!(skipped > 0.3, "{skipped}");
 }
 
+/// Steps by trees of which most is skipped repeat themselves as well: alone, between flows, and beside a ring's, whose
+/// samples of round-trip times are in the log of the same steps. The fragments of a step are no multiple of those after
+/// which a state is written down.
+#[test]
+fn steps_with_skips_are_skipped() {
+    let topology = fat_tree(4, RATE, Addressing::default()).unwrap().topology();
+    let config = TreeConfig { window_max: 5, ..TreeConfig::default() };
+    let mut steps = trees(16, 24, PERIOD_PS, 4_000_000, config);
+    steps.buckets.truncate(1);
+    let mut ring = job(HostAlgorithm::Ring, 16, 24, PERIOD_PS, 64_000);
+    ring.buckets.truncate(1);
+    let flow = |bytes| FlowSpec { start_ps: 111_000_000_000, src: 3, dst: 9, bytes };
+    for (jobs, flows, least) in [
+        (vec![steps.clone()], vec![], 0.97),
+        (vec![steps.clone()], vec![flow(100_000)], 0.95),
+        (vec![steps.clone()], vec![flow(20_000_000)], 0.8),
+        (vec![steps, ring], vec![], 0.9),
+    ] {
+        let skipped = share(&topology, SWITCHING, &jobs, &flows);
+        assert!(skipped > least, "{jobs:?} {flows:?}: {skipped}");
+    }
+}
+
 /// Between the steps that a flow meets all others are skipped.
 #[test]
 fn training_beside_a_few_flows_is_skipped_in_between() {

@@ -514,7 +514,7 @@ impl<R: Protocol> Residents<R> {
         if let Some(inspector) = &mut self.inspector {
             inspector(state.job, state.rank, id, elements.start, payload);
         }
-        state.rank == 0 && R::begins_round(header)
+        state.rank == 0 && R::begins_round(&state.machine, header, elements.start)
     }
 
     pub(super) fn pump_worker(&mut self, net: &mut Region, worker: u32) {

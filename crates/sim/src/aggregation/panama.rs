@@ -48,7 +48,7 @@ pub const OVERHEAD_BYTES: u16 = UDP_BYTES + HEADER_LEN as u16;
 
 /// Fragments of a tree in a round: packets of any whole number of bytes take a whole number of nanoseconds together at
 /// 10, 25, 40 and 100 Gbit/s.
-const ROUND: u32 = 25;
+const ROUND: u64 = 25;
 
 /// Protocol `panama`.
 pub struct Panama<P>(PhantomData<P>);
@@ -87,8 +87,11 @@ impl<P: Payload> Protocol for Panama<P> {
     }
 
     #[inline]
-    fn begins_round(header: &Header) -> bool {
-        header.tree.0 == 0 && header.vid.0.is_multiple_of(ROUND)
+    fn begins_round(worker: &Worker, header: &Header, first: u64) -> bool {
+        let config = worker.config();
+        let fragment = first / u64::from(config.fragment_bytes / 4);
+        // Counted from the start of the operation, so that rounds begin at the same times in all steps of a training.
+        header.tree.0 == 0 && (fragment / u64::from(config.trees)).is_multiple_of(ROUND)
     }
 
     fn memory(node: &Switch<P>) -> (u64, u64) {

@@ -39,9 +39,9 @@ pub trait Protocol: Sized {
     /// A node's next packet, and the neighbour it goes to.
     fn poll_node(node: &mut Self::Node) -> Option<(PortId, Header<Self>, Owned<Self>)>;
 
-    /// Whether a result begins another round of its job, for a worker that is the first of its job: states at the
-    /// beginnings of rounds may be the same.
-    fn begins_round(_: &Header<Self>) -> bool {
+    /// Whether a result begins another round of its job, for the first worker of the job: states at the beginnings of
+    /// rounds may be the same. `first`: the first element of the result within its operation.
+    fn begins_round(_worker: &Self::Worker, _: &Header<Self>, _first: u64) -> bool {
         false
     }
 

@@ -50,8 +50,8 @@ pub(crate) struct Repeats {
     records: Vec<StepRecord>,
     /// Samples of round-trip times since then, by flow.
     samples: Vec<(u32, u64)>,
-    /// The next state is written down once this many packet-hops are simulated.
-    due_at_hops: u64,
+    /// By view, the next state is written down once this many packet-hops are simulated.
+    due_at_hops: [u64; 2],
 }
 
 struct State {
@@ -103,7 +103,7 @@ impl Seen {
 const WORDS_MAX: usize = 16 << 20;
 const STATES_MAX: usize = 32;
 /// Words that are written down and compared in the time of a packet-hop, divided by the share of time that looking for
-/// repetitions may take: thirty of them, and one part in sixty.
+/// repetitions of one view may take: thirty of them, and one part in sixty.
 const WORDS_PER_HOP: u64 = 1;
 /// The same where jobs reduce in switches: a hop to a machine takes several times as long.
 const WORDS_PER_MACHINE_HOP: u64 = 4;
@@ -120,6 +120,15 @@ impl Repeats {
         match view {
             View::Step => &mut self.steps,
             View::Round => &mut self.rounds,
+        }
+    }
+
+    /// After a skip of rounds, in which no step ended: states of earlier rounds are of no use, but a step with skips
+    /// repeats itself like any other. Samples that a skip repeats are in no log.
+    fn forget_rounds(&mut self, samples: &Samples) {
+        match samples.is_empty() {
+            true => self.rounds = Seen::default(),
+            false => self.forget(),
         }
     }
 
@@ -188,7 +197,7 @@ impl<P: Payload> Simulation<P> {
     pub(crate) fn on_moment(&mut self, until_ps: u64) {
         let Some(view) = self.hosts.jobs.moment.take() else { return };
         let hops = self.net.hops();
-        if hops < self.repeats.due_at_hops {
+        if hops < self.repeats.due_at_hops[view as usize] {
             return;
         }
         let state = self.write_down(view);
@@ -198,7 +207,7 @@ impl<P: Payload> Simulation<P> {
             true => WORDS_PER_MACHINE_HOP,
             false => WORDS_PER_HOP,
         };
-        self.repeats.due_at_hops = hops + words / per_hop;
+        self.repeats.due_at_hops[view as usize] = hops + words / per_hop;
         let same = |earlier: &&State| earlier.hash == state.hash && earlier.words == state.words;
         let end_ps = until_ps.max(self.repeats.until_ps);
         let seen = std::mem::take(self.repeats.seen(view));
@@ -212,7 +221,10 @@ impl<P: Payload> Simulation<P> {
             return;
         };
         self.skip(earlier, &state, &skip);
-        self.repeats.forget();
+        match view {
+            View::Step => self.repeats.forget(),
+            View::Round => self.repeats.forget_rounds(&skip.samples),
+        }
         // The next repetition may be found from here.
         let again = self.write_down(view);
         assert!(!self.checked || again.words == state.words, "a skip leads to the same state");
@@ -346,8 +358,9 @@ impl<P: Payload> Simulation<P> {
         let skipped = &mut self.repeats.skipped;
         skipped.skips += 1;
         skipped.time_ps += by_ps;
-        skipped.hops += self.net.hops() - hops;
-        self.repeats.due_at_hops += self.net.hops() - hops;
+        let skipped_hops = self.net.hops() - hops;
+        skipped.hops += skipped_hops;
+        self.repeats.due_at_hops.iter_mut().for_each(|due| *due += skipped_hops);
     }
 }
 
