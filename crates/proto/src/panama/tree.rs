@@ -9,6 +9,7 @@
 //! once v is released, every child that contributed to it has all results up to v − cap.
 
 mod scoped;
+mod vid_set;
 mod visit;
 
 use std::hash::{Hash, Hasher};
@@ -157,7 +158,7 @@ impl<B: Copy> Tree<B> {
             told_parent: first,
             refused_below: first,
             finished: 0,
-            news: scoped::News::new(children, first),
+            news: scoped::News::new(children, first, ring),
             empties: Vec::new(),
             told: vec![None; ring],
             meter: Meter::new(children),
@@ -244,6 +245,7 @@ impl<B: Copy> Tree<B> {
             }
         }
         self.empties.clear();
+        self.news.complete.clear();
         self.retained_from = self.released;
         self.meter.clear();
     }
@@ -726,6 +728,7 @@ impl<B: Copy> Tree<B> {
                 if let Some(sum) = self.slots[index].take().and_then(|s| s.sum) {
                     memory.free(sum);
                 }
+                self.news.complete.remove(self.retained_from);
                 self.retained_from = self.retained_from.wrapping_add(1);
             }
         }

@@ -11,6 +11,7 @@
 use netsum_wire::panama::{Header, Kind, Parties};
 use netsum_wire::{Dtype, Format, ReduceOp, Vid};
 
+use super::vid_set::VidSet;
 use super::{Phase, Shape, Slot, Tree};
 use crate::children::ChildSet;
 use crate::panama::memory::Memory;
@@ -32,11 +33,20 @@ pub(super) struct News {
     pub(super) answered: Vec<u32>,
     /// One past the highest completed vid that not all contribute to and take.
     pub(super) below: Option<u32>,
+    /// The retained ones of these, unless their shape is unknown.
+    pub(super) complete: VidSet,
 }
 
 impl News {
-    pub(super) fn new(children: usize, first: u32) -> News {
-        News { marks: vec![0; children], down: 0, answered: vec![first; children], below: None }
+    /// `ring`: slots of the tree.
+    pub(super) fn new(children: usize, first: u32, ring: usize) -> News {
+        News {
+            marks: vec![0; children],
+            down: 0,
+            answered: vec![first; children],
+            below: None,
+            complete: VidSet::new(ring),
+        }
     }
 
     fn heard(&mut self, child: usize, vid: u32) {
@@ -81,7 +91,7 @@ impl<B: Copy> Tree<B> {
             return;
         }
         for vid in others(header) {
-            self.take_empty(child, ce, &Header { vid: Vid(vid), ..*header }, memory, out);
+            self.take_empty(child, ce, vid, header, memory, out);
         }
     }
 
@@ -102,15 +112,16 @@ impl<B: Copy> Tree<B> {
         Ok(())
     }
 
+    /// Handles the empty contribution to `vid` in a packet with this header.
     fn take_empty<M: Memory<Buffer = B>>(
         &mut self,
         child: usize,
         ce: bool,
+        vid: u32,
         header: &Header,
         memory: &mut M,
         out: &mut TransmitQueue<B>,
     ) {
-        let vid = header.vid.0;
         if !self.is_in_range(vid) {
             return;
         }
@@ -121,13 +132,14 @@ impl<B: Copy> Tree<B> {
         let asks_again = header.resent && header.kind == Kind::Empties;
         if slot.phase != Phase::Filling {
             if asks_again {
+                let header = &Header { vid: Vid(vid), ..*header };
                 self.answer_released(index, child, header, memory, out);
             }
             return;
         }
         if slot.arrived & bit != 0 {
             if asks_again {
-                self.answer_waiting(index, child, header, out);
+                self.answer_waiting(index, child, &Header { vid: Vid(vid), ..*header }, out);
             }
             return;
         }
@@ -304,28 +316,20 @@ impl<B: Copy> Tree<B> {
         if self.news.below.is_none() && header.others == 0 {
             return *header;
         }
-        let takers = self.takers(header.parties);
-        let marks = takers.clone().fold(header.marks, |marks, i| marks | self.news.marks[i]);
-        let congested_down =
-            header.congested_down || takers.into_iter().any(|i| self.news.down >> i & 1 == 1);
+        let (mut marks, mut congested_down) = (header.marks, header.congested_down);
+        for (i, child) in self.lease.children.iter().enumerate() {
+            if header.parties.takes(child.ranks) {
+                marks |= self.news.marks[i];
+                congested_down |= self.news.down >> i & 1 == 1;
+            }
+        }
         let others = self.completed_before(header.vid.0);
         Header { marks, congested_down, others, ..*header }
     }
 
-    fn takers(&self, parties: Parties) -> impl Iterator<Item = usize> + Clone {
-        let children = self.lease.children.iter().enumerate();
-        children.filter(move |(_, c)| parties.takes(c.ranks)).map(|(i, _)| i)
-    }
-
     /// The vids before this one that are complete and that not all take.
     fn completed_before(&self, vid: u32) -> u64 {
-        let near = self.news.below.is_some_and(|below| distance(vid, below) < OTHERS as i32);
-        let offsets = 0..if near { OTHERS } else { 0 };
-        offsets.fold(0, |bits, i| {
-            let other = vid.wrapping_sub(1 + i);
-            let complete = self.is_in_range(other) && self.completed(other).is_some();
-            bits | u64::from(complete) << i
-        })
+        self.news.complete.before(vid)
     }
 
     /// The parties of a complete vid, unless all contribute and take.
@@ -344,17 +348,16 @@ impl<B: Copy> Tree<B> {
     pub(super) fn hand_down(&mut self, index: usize, vid: u32, out: &mut TransmitQueue<B>) {
         let Some(slot) = self.slots[index].as_ref() else { return };
         let parties = slot.shape.map_or(Parties::All, |shape| shape.parties);
-        let (marks, down) = (slot.marks, slot.down);
+        let (marks, down, sum) = (slot.marks, slot.down, slot.sum);
         let waiting = slot.asking | slot.asked;
         if parties != Parties::All {
             self.news.see(vid);
+            self.news.complete.insert(vid);
         }
         for i in 0..self.lease.children.len() {
-            let child = self.lease.children[i];
+            let child = &self.lease.children[i];
             if parties.takes(child.ranks) {
-                if let Some(sum) = self.slots[index].as_ref().and_then(|slot| slot.sum) {
-                    out.data(child.port, sum);
-                }
+                sum.iter().for_each(|&sum| out.data(child.port, sum));
                 self.news.heard(i, vid);
             } else {
                 self.news.unheard(i, marks, down);
@@ -497,6 +500,9 @@ impl<B: Copy> Tree<B> {
         }
         self.counters.results += 1;
         self.news.see(vid);
+        if slot.shape.is_some() {
+            self.news.complete.insert(vid);
+        }
         for child in 0..self.lease.children.len() {
             self.news.unheard(child, header.marks, header.congested_down);
         }
@@ -531,6 +537,10 @@ impl News {
 
 /// The vids in [`Header::others`], in order.
 fn others(header: &Header) -> impl Iterator<Item = u32> + use<> {
-    let (vid, others) = (header.vid.0, header.others);
-    (0..OTHERS).rev().filter(move |i| others >> i & 1 == 1).map(move |i| vid.wrapping_sub(1 + i))
+    let (vid, mut others) = (header.vid.0, header.others);
+    std::iter::from_fn(move || {
+        let i = others.checked_ilog2()?;
+        others ^= 1 << i;
+        Some(vid.wrapping_sub(1 + i))
+    })
 }

@@ -136,7 +136,8 @@ impl TreeCounters {
 
 impl News {
     fn visit(&mut self, v: &mut impl Visitor) {
-        let News { marks, down, answered, below } = self;
+        // Without vids below, none is complete.
+        let News { marks, down, answered, below, complete: _ } = self;
         if below.is_some() {
             v.unlike();
         }
