@@ -2,7 +2,8 @@
 //!
 //! Four real workers (core 0) do operations of 4 MiB through one switch (core 1) on loopback, two at a time; the switch
 //! is the root of a tree and of its copy. Contributions are those with elements; an all-gather counts the copies that
-//! leave. The copier sends each packet that it receives to the three other senders. Figures are per second of the
+//! leave. The copier sends each packet that it receives to the three other senders, and a switch does the same under the
+//! same load, in trains that real workers, for whom one core is too little, do not send. Figures are per second of the
 //! middle's processor time, so that the workers, which have more to do, do not count. Rounds alternate.
 //!
 //! `cargo bench --profile release -p netsum-net --bench collectives -- [--rounds N] [--seconds S] [--out FILE]`
@@ -10,6 +11,8 @@
 mod copier;
 #[path = "../switch/cores.rs"]
 mod cores;
+mod load;
+mod multicast;
 #[path = "../../../../bench/record.rs"]
 mod record;
 mod workers;
@@ -46,22 +49,26 @@ fn main() {
     let rounds: usize = after("--rounds").and_then(|n| n.parse().ok()).unwrap_or(7);
     let seconds: f64 = after("--seconds").and_then(|s| s.parse().ok()).unwrap_or(1.0);
     let time = Duration::from_secs_f64(seconds);
-    let mut rates = [(); 4].map(|()| Vec::new());
+    let mut rates = [(); 5].map(|()| Vec::new());
     for _ in 0..rounds {
         for (kind, rates) in Kind::ALL.into_iter().zip(&mut rates) {
             rates.push(Workers::start().run(kind, time).per_second());
         }
-        rates[3].push(copier::run(time).per_second());
+        rates[3].push(multicast::run(time).per_second());
+        rates[4].push(copier::run(time).per_second());
     }
-    let names = ["allreduce", "reduce-scatter", "all-gather", "copier"];
+    let names = ["allreduce", "reduce-scatter", "all-gather", "copies", "copier"];
     let medians = rates.each_ref().map(|rates| median(rates));
     for (name, (median, rates)) in names.iter().zip(medians.iter().zip(&rates)) {
         let best = rates.iter().copied().fold(0.0, f64::max);
         println!("{name}: {:.3} M packets per CPU second (best {:.3})", median / 1e6, best / 1e6);
     }
-    let [allreduce, scatter, gather, copier] = medians;
-    let ratios = [scatter / allreduce, gather / copier];
-    println!("reduce-scatter to allreduce {:.3}, all-gather to copier {:.3}", ratios[0], ratios[1]);
+    let [allreduce, scatter, gather, copies, copier] = medians;
+    let ratios = [scatter / allreduce, copies / copier, gather / copier];
+    println!(
+        "reduce-scatter to allreduce {:.3}, copies to copier {:.3}, all-gather to copier {:.3}",
+        ratios[0], ratios[1], ratios[2]
+    );
     if let Some(file) = after("--out") {
         let rates =
             names.iter().zip(medians).map(|(name, median)| ((*name).to_owned(), median.into()));
@@ -70,7 +77,11 @@ fn main() {
             "unit": "contributions (all-gather: copies) per second of the middle's processor time",
             "higher_is_better": true,
             "ours": scatter, "peers": { "allreduce": allreduce },
-            "ratio": { "reduce_scatter_to_allreduce": ratios[0], "allgather_to_copier": ratios[1] },
+            "ratio": {
+                "reduce_scatter_to_allreduce": ratios[0],
+                "copies_to_copier": ratios[1],
+                "allgather_to_copier": ratios[2],
+            },
             "detail": rates.collect::<serde_json::Map<_, _>>(),
             "rounds": rounds, "machine": machine(), "commit": commit(),
         });

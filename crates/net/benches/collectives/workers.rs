@@ -59,6 +59,21 @@ impl Kind {
     }
 }
 
+/// A switch on its core.
+pub fn start_switch(address: IpAddr) -> SwitchDriver {
+    let switch = std::thread::spawn(move || {
+        // The threads of a driver inherit the core of the thread that starts it.
+        cores::pin(CORES[1]);
+        let policy = Policy::FirstCome;
+        let slots = SwitchConfig { slots: 1, row_bytes: 4, policy, straggler_ns: 200_000_000 };
+        let (bind, role) = (SocketAddr::new(address, 0), Role::Switch(slots));
+        let socket = SocketOptions::default();
+        SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket, threads: 1 })
+            .expect("it starts")
+    });
+    switch.join().expect("it starts")
+}
+
 pub struct Workers {
     switch: SwitchDriver,
     workers: Vec<(WorkerDriver, Receiver<Event>)>,
@@ -66,17 +81,7 @@ pub struct Workers {
 
 impl Workers {
     pub fn start() -> Workers {
-        let switch = std::thread::spawn(|| {
-            // The threads of a driver inherit the core of the thread that starts it.
-            cores::pin(CORES[1]);
-            let policy = Policy::FirstCome;
-            let slots = SwitchConfig { slots: 1, row_bytes: 4, policy, straggler_ns: 200_000_000 };
-            let (bind, role) = (SocketAddr::new(LOCALHOST, 0), Role::Switch(slots));
-            let socket = SocketOptions::default();
-            SwitchDriver::start(&SwitchOptions { bind, memory: 64 << 20, role, socket, threads: 1 })
-                .unwrap()
-        });
-        let switch = switch.join().expect("the switch starts");
+        let switch = start_switch(LOCALHOST);
         cores::pin(CORES[0]);
         let workers: Vec<_> = (0..RANKS).map(|_| WorkerDriver::start(LOCALHOST).unwrap()).collect();
         let child = |(rank, (worker, _)): (usize, &(WorkerDriver, _))| Child {
