@@ -226,7 +226,10 @@ fn repeats() -> Vec<serde_json::Value> {
         poisson(hosts, RATE.0, 0.05, web, 0).take_while(|flow| flow.start_ps < PERIOD_PS).collect();
     let config = TreeConfig { window_max: 5, ..TreeConfig::default() };
     let scheme = Scheme::Trees { trees: 4, config };
-    let by_trees = |steps| JobSpec { scheme, ..job(steps) };
+    // 4 MiB, and a few bytes for as many fragments on each tree: other steps begin on other trees, and only every fourth
+    // is like the first.
+    let each = vec![Bucket { ready_ps: 1_000_000_000, bytes: 2980 * 1408 }];
+    let by_trees = |steps| JobSpec { scheme, buckets: each.clone(), ..job(steps) };
     let large = |steps| JobSpec {
         buckets: vec![Bucket { ready_ps: 0, bytes: 16 << 20 }],
         ..by_trees(steps)
