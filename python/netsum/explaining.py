@@ -121,7 +121,9 @@ def _links(link: dict[str, Any]) -> str:
     if link["shared_memory"]:
         return f"{ranks} that share memory"
     rate = f"{link['bytes_per_s'] / 1e9:.3g} GB/s each way"
-    return f"{ranks}; a small message takes {link['latency_s'] * 1e6:.1f} µs, each rank sends {rate}"
+    pairs = ", ".join(f"{each / 1e9:.3g}" for each in link.get("by_distance", ()))
+    shared = f"; ranks share links: those that differ in bit 0, 1 … exchange at {pairs} GB/s" if pairs else ""
+    return f"{ranks}; a small message takes {link['latency_s'] * 1e6:.1f} µs, each rank sends {rate}{shared}"
 
 
 def _cell(cost: dict[str, Any], chosen: str) -> str:

@@ -72,6 +72,8 @@ class Link(TypedDict):
     shared_memory: bool
     latency_s: float
     bytes_per_s: float
+    by_distance: list[float]
+    """By bit, bytes per second while each rank exchanges with the one whose number differs in it; or empty."""
     across: Across | None
 
 

@@ -86,6 +86,23 @@ def test_an_order_of_hosts_sends_less_for_ranks_dealt_out_in_turn():
 
 
 @pytest.mark.figures
+@pytest.mark.parametrize("per_rack", [2, 4])
+def test_sums_cross_the_links_of_racks_seldom(per_rack: int) -> None:
+    """Two racks, each with a link as fast as that of a host."""
+    with Network(2, per_rack, 1, RATE_BPS) as network:
+        shares = ranks(network, BYTES // 4, 4, per_host=1, NETSUM_ALGORITHMS="allreduce=shares")
+        chosen = ranks(network, BYTES // 4, 4, per_host=1)
+    times = [[max(each) for each in zip(*(r["seconds"] for r in found), strict=True)][1:] for found in (shares, chosen)]
+    seconds = dict(zip(("shares", "chosen"), map(statistics.median, times), strict=True))
+    # The hosts' own links.
+    limit = BYTES * 8 / RATE_BPS * 2 * (2 * per_rack - 1) / (2 * per_rack)
+    result = {"hosts": 2 * per_rack, "bytes": BYTES, "seconds": seconds | {"limit": limit}}
+    result["by_distance"] = chosen[0]["link"]["by_distance"]
+    write(f"racks_{per_rack}", result | {"ratio": seconds["shares"] / seconds["chosen"]})
+    assert seconds["shares"] / seconds["chosen"] > 1.1, result
+
+
+@pytest.mark.figures
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_hosts_alone_fill_their_links(hosts):
     count = 64 << 18

@@ -18,9 +18,9 @@ STEPS = 10
 JOB = {"steps": STEPS, "width": 1024, "layers": 4, "layer_s": 0.05}
 RECORDED_BPS = 1_000_000_000
 RATES_BPS = (50_000_000, 100_000_000)
-WAYS = {"shares": {"NETSUM_MIN_BYTES": "1073741824"}, "panama": {}}
-"""By the simulator's name of the scheme: the environment of a job that sums so. Between hosts, ranks sum floats by
-`shares`."""
+BETWEEN_HOSTS = {"NETSUM_MIN_BYTES": "1073741824", "NETSUM_ALGORITHMS": "allreduce=shares"}
+WAYS = {"shares": BETWEEN_HOSTS, "panama": {}}
+"""By the simulator's name of the scheme: the environment of a job that sums so."""
 SETTINGS = {"switch": {"queue_packets": QUEUE_BYTES // 1514, "mark_packets": QUEUE_BYTES}, "tcp": {"ecn": False}}
 """The emulated cluster: deep queues that do not mark."""
 

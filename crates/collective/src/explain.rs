@@ -106,6 +106,7 @@ mod tests {
             shared_memory: false,
             latency_s: 1e-4,
             bytes_per_s: 1e8,
+            by_distance: Vec::new(),
             across: None,
         };
         let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };

@@ -17,6 +17,9 @@ pub struct LinkCost {
     pub latency_s: f64,
     /// Rate of one rank in each direction, while all send.
     pub bytes_per_s: f64,
+    /// By bit, from the lowest, the rate of a rank in each direction while every rank exchanges with the one whose
+    /// number differs in that bit. Empty where no exchange is faster than all with all: no link is shared.
+    pub by_distance: Vec<f64>,
     /// Costs between hosts, if some hosts have several ranks that share memory.
     pub across: Option<Across>,
 }
@@ -45,24 +48,26 @@ pub(crate) struct Pace {
 }
 
 /// Measured costs of a group's messages.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Paces {
     /// Between any two ranks, while all send.
     pub(crate) all: Pace,
+    /// As in [`LinkCost`].
+    pub(crate) by_distance: Vec<f64>,
     /// Between hosts, while each lane sends to the corresponding lanes: [`crate::Across`].
     pub(crate) across: Pace,
 }
 
 impl Default for Paces {
     fn default() -> Paces {
-        Paces { all: USUAL, across: USUAL }
+        Paces { all: USUAL, by_distance: Vec::new(), across: USUAL }
     }
 }
 
 impl Paces {
     /// Costs in a group of `ranks` in which the ranks of each of `hosts` share memory; `None`: no ranks do.
     pub(crate) fn link(&self, ranks: u32, hosts: Option<&Arc<Hosts>>) -> LinkCost {
-        let Paces { all: Pace { latency_s, bytes_per_s }, across } = *self;
+        let Paces { all: Pace { latency_s, bytes_per_s }, ref by_distance, across } = *self;
         let mixed = hosts.filter(|hosts| hosts.are_mixed());
         let across = mixed.map(|hosts| Across {
             hosts: hosts.clone(),
@@ -70,7 +75,8 @@ impl Paces {
             bytes_per_s: across.bytes_per_s,
         });
         let shared_memory = hosts.is_some_and(|hosts| hosts.is_one());
-        LinkCost { ranks, shared_memory, latency_s, bytes_per_s, across }
+        let by_distance = by_distance.clone();
+        LinkCost { ranks, shared_memory, latency_s, bytes_per_s, by_distance, across }
     }
 }
 

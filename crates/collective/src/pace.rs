@@ -26,7 +26,7 @@ pub(crate) fn measure(
     let (latency_s, bytes_per_s) = (options.link_latency_s, options.link_bytes_per_s);
     if let Some((latency_s, bytes_per_s)) = latency_s.zip(bytes_per_s) {
         let given = Pace { latency_s, bytes_per_s };
-        return Ok(Paces { all: given, across: given });
+        return Ok(Paces { all: given, by_distance: Vec::new(), across: given });
     }
     if core.size == 1 {
         return Ok(Paces::default());
@@ -36,9 +36,14 @@ pub(crate) fn measure(
     let lanes = hosts.all().iter().filter(|_| place < hosts.lanes()).map(|ranks| ranks[place]);
     let lanes: Vec<u32> = lanes.collect();
     with_probe(core, SEQUENCE, deadline, |probe| {
-        let all = probe.pace(&all_ranks, options)?;
-        let across = if hosts.are_mixed() { probe.pace(&lanes, options)? } else { all };
-        Ok(Paces { all, across })
+        let mut all = probe.pace(&all_ranks, options)?;
+        if hosts.are_mixed() {
+            let across = probe.pace(&lanes, options)?;
+            return Ok(Paces { all, by_distance: Vec::new(), across });
+        }
+        let measures = options.link_bytes_per_s.is_none();
+        let by_distance = if measures { probe.by_distance(&mut all)? } else { Vec::new() };
+        Ok(Paces { all, by_distance, across: all })
     })
 }
 
@@ -106,7 +111,11 @@ impl Probe<'_> {
         let latency_s = few.min(again);
         let bytes_per_s = match options.link_bytes_per_s {
             Some(given) => given,
-            None => self.rate(circle, latency_s)?,
+            None => {
+                let is_other = |other: &u32| circle.contains(other);
+                let others: Vec<u32> = self.comm.others().filter(is_other).collect();
+                self.rate(&others, latency_s)?
+            }
         };
         Ok(Pace { latency_s: options.link_latency_s.unwrap_or(latency_s), bytes_per_s })
     }
@@ -136,27 +145,57 @@ impl Probe<'_> {
         Ok(self.worst(median)?.clamp(LATENCY_LEAST_S, LATENCY_MOST_S))
     }
 
-    /// Bytes per second of a rank while all send to all others: the size grows until the time can be measured.
-    fn rate(&mut self, circle: &[u32], latency_s: f64) -> Result<f64, MeshError> {
+    /// Rates as in [`crate::LinkCost`]. `all`: the pace of all with all, which is measured more exactly if it is to be
+    /// compared.
+    fn by_distance(&mut self, all: &mut Pace) -> Result<Vec<f64>, MeshError> {
+        let (rank, size) = (self.comm.rank(), self.comm.size());
+        let mut rates = Vec::new();
+        if size < 4 || !size.is_power_of_two() {
+            return Ok(rates);
+        }
+        // All ranks have the same rates, so that they go on alike.
+        let bytes = ((SUSTAINED_S * all.bytes_per_s) as usize).clamp(BYTES_FIRST, SUSTAINED_MOST);
+        let others: Vec<u32> = self.comm.others().collect();
+        let sustained = self.sustained(&others, bytes, all.latency_s)?;
+        all.bytes_per_s = all.bytes_per_s.max(sustained);
+        for bit in 0..size.ilog2() {
+            rates.push(self.sustained(&[rank ^ 1 << bit], bytes, all.latency_s)?);
+            if rates[0] < SHARED * all.bytes_per_s {
+                return Ok(Vec::new());
+            }
+        }
+        Ok(rates)
+    }
+
+    /// Bytes per second of a rank while all send `bytes` to their `others`, the better of two times.
+    fn sustained(
+        &mut self,
+        others: &[u32],
+        bytes: usize,
+        latency_s: f64,
+    ) -> Result<f64, MeshError> {
+        let seconds = self.burst(others, bytes)?.min(self.burst(others, bytes)?);
+        Ok(per_second(bytes, seconds, latency_s))
+    }
+
+    /// Bytes per second of a rank while all send to their `others`: the size grows until the time can be measured.
+    fn rate(&mut self, others: &[u32], latency_s: f64) -> Result<f64, MeshError> {
         let mut bytes = BYTES_FIRST;
         loop {
-            let mut seconds = self.burst(circle, bytes)?;
+            let mut seconds = self.burst(others, bytes)?;
             if seconds >= LONG_ENOUGH_S || bytes >= BYTES_MOST {
                 // In short bursts, a thread that had to wait for a core distorts the result.
                 for _ in 0..if seconds < LONG_ENOUGH_S { AGAIN } else { 0 } {
-                    seconds = seconds.min(self.burst(circle, bytes)?);
+                    seconds = seconds.min(self.burst(others, bytes)?);
                 }
-                // Longer messages are announced first, which takes a message in each direction.
-                let transfer = (seconds - latency_s).max(seconds / 2.0);
-                return Ok((bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST));
+                return Ok(per_second(bytes, seconds, latency_s));
             }
             bytes *= 4;
         }
     }
 
-    /// Seconds until `bytes` of every rank have arrived at the others of its circle, at the slowest rank.
-    fn burst(&mut self, circle: &[u32], bytes: usize) -> Result<f64, MeshError> {
-        let others: Vec<u32> = self.comm.others().filter(|other| circle.contains(other)).collect();
+    /// Seconds until `bytes` of every rank have arrived at its `others`, at the slowest rank.
+    fn burst(&mut self, others: &[u32], bytes: usize) -> Result<f64, MeshError> {
         let len = bytes.div_ceil(others.len().max(1));
         let ours = Buffer::from_vec(vec![0; len]);
         let mut theirs = Buffer::from_vec(vec![0; len * others.len()]);
@@ -214,6 +253,12 @@ impl Probe<'_> {
     }
 }
 
+/// Longer messages are announced first, which takes a message in each direction.
+fn per_second(bytes: usize, seconds: f64, latency_s: f64) -> f64 {
+    let transfer = (seconds - latency_s).max(seconds / 2.0);
+    (bytes as f64 / transfer).clamp(RATE_LEAST, RATE_MOST)
+}
+
 /// The median, of an even number of times the lower one: whatever disturbs a step makes it longer.
 pub(crate) fn lower_median(mut times: Vec<f64>) -> Option<f64> {
     times.sort_by(f64::total_cmp);
@@ -231,6 +276,11 @@ const BYTES_FIRST: usize = 64 << 10;
 /// About a millisecond at 40 Gbit/s.
 const BYTES_MOST: usize = 4 << 20;
 const AGAIN: u32 = 2;
+/// Rates that are compared are of messages that take about this long, if all send to all; at most so many bytes.
+const SUSTAINED_S: f64 = 50e-3;
+const SUSTAINED_MOST: usize = 16 << 20;
+/// How many times as fast neighbours exchange as all with all, at least, where links are shared.
+const SHARED: f64 = 1.1;
 /// Long compared with threads and system calls, and with the burst that a traffic shaper lets pass.
 const LONG_ENOUGH_S: f64 = 15e-3;
 /// Bounds on other ranks' values, so that costs cannot overflow.

@@ -36,6 +36,7 @@ impl Tuner {
             shared_memory: false,
             latency_s: settings.options.link_latency_s.unwrap_or(LATENCY_S),
             bytes_per_s: settings.options.link_bytes_per_s.unwrap_or(f64::from(megabits) * 125e3),
+            by_distance: Vec::new(),
             across: None,
         };
         let min_bytes = settings.options.min_bytes.unwrap_or(MIN_BYTES);
@@ -201,8 +202,14 @@ mod tests {
 
     fn tuner(nodes: u32, switches_from: Option<u64>) -> Tuner {
         let (latency_s, bytes_per_s) = (30e-6, 1.25e9);
-        let link =
-            LinkCost { ranks: nodes, shared_memory: false, latency_s, bytes_per_s, across: None };
+        let link = LinkCost {
+            ranks: nodes,
+            shared_memory: false,
+            latency_s,
+            bytes_per_s,
+            by_distance: Vec::new(),
+            across: None,
+        };
         Tuner { link, switches_from }
     }
 

@@ -317,7 +317,14 @@ pub(crate) fn explain_hosts(
     op: &str,
 ) -> PyResult<String> {
     let ranks = ranks.max(1);
-    let link = LinkCost { ranks, shared_memory: false, latency_s, bytes_per_s, across: None };
+    let link = LinkCost {
+        ranks,
+        shared_memory: false,
+        latency_s,
+        bytes_per_s,
+        by_distance: Vec::new(),
+        across: None,
+    };
     let format = Format { dtype: dtype_of(py, dtype)?, op: combine(py, op, 1.0)?.reduce_op() };
     choice(py, core::explain(&link, operation, format, nbytes, None, None))
 }

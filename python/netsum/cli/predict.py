@@ -12,7 +12,7 @@ from netsum.sim import toml
 from netsum.sim.predict import predict as replay
 
 SCHEMES = ["ring", "shares", "panama"]
-"""As other libraries sum between hosts, as netsum does, and through switches."""
+"""As other libraries sum between hosts, as netsum does within a rack, and through switches."""
 
 
 def predict(

@@ -163,11 +163,37 @@ mod tests {
             shared_memory: false,
             latency_s: 30e-6,
             bytes_per_s: 1.25e9,
+            by_distance: Vec::new(),
             across: None,
         };
         let format = Format { dtype, op: ReduceOp::Sum };
         let order = Arc::new(SumOrder::flat(ranks));
         ALLREDUCE.choose(wanted, &link, &SumShape { order, format, bytes }).name
+    }
+
+    #[test]
+    fn sums_cross_links_that_ranks_share_seldom() {
+        // Two racks of four, each with a link as fast as a rank's: of all with all, 16 of 28 pairs share one.
+        let link = LinkCost {
+            ranks: 8,
+            shared_memory: false,
+            latency_s: 1e-4,
+            bytes_per_s: 12.5e6 * 7.0 / 16.0,
+            by_distance: vec![12.5e6, 12.5e6, 12.5e6 / 4.0],
+            across: None,
+        };
+        let of = |bytes| {
+            let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+            let order = Arc::new(SumOrder::flat(8));
+            let shape = SumShape { order, format, bytes };
+            (ALLREDUCE.choose(None, &link, &shape).name, ALLREDUCE.seconds(None, &link, &shape))
+        };
+        assert_eq!(of(64).0, "one-hop");
+        let (name, seconds) = of(64 << 20);
+        // The rank's own link carries 1.75 times the buffer each way.
+        let least = 1.75 * f64::from(64 << 20) / 12.5e6;
+        assert_eq!(name, "halving-doubling");
+        assert!((1.0..1.1).contains(&(seconds / least)), "{seconds} s, at least {least}");
     }
 
     #[test]

@@ -39,6 +39,15 @@ fn bits_do_not_depend_on_the_algorithm() {
                             assert!(right, "{names:?} {size} ranks: {dtype} {} of {n}", op.name());
                         }
                     }
+                    // In several chunks, of which one is longer than the others.
+                    for (dtype, n) in [(Dtype::F32, 400_001), (Dtype::Bf16, 700_003)] {
+                        let mut own = buffer(&values(dtype, n, rank, 1));
+                        let sum = Combine::Plain(ReduceOp::Sum);
+                        group.allreduce(&mut own, dtype, sum, SOON).wait(None).unwrap();
+                        let all: Vec<_> = (0..size).map(|r| values(dtype, n, r, 1)).collect();
+                        let right = bytes(&own) == flat_sum(dtype, ReduceOp::Sum, &all);
+                        assert!(right, "{names:?} {size} ranks: {n} of {dtype}");
+                    }
                     let piece = |r: u32| values(Dtype::U8, 37 * r as usize, r, 3);
                     let mut outputs: Vec<Buffer> =
                         (0..size).map(|r| buffer(&vec![0; 37 * r as usize])).collect();
