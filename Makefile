@@ -28,7 +28,7 @@ CLUSTER := out/kubernetes
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-kubernetes manifests setup-discovery test-cluster setup-browser vendor setup-otel
+.PHONY: help setup why-faults simulate planted fuzz fuzz-keep forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-kubernetes manifests setup-discovery test-cluster setup-browser vendor setup-otel
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -104,12 +104,15 @@ ha: ## three controllers over three members of etcd, killed, stopped and cut off
 forge: ## COUNT=1000000 forged packets of each of 31 kinds against real switches, the in-kernel one too, and workers that check every element; root
 	NETSUM_FORGE_COUNT=$(or $(COUNT),1000000) cargo test --release --quiet --workspace $(FEATURES) --test forge -- --nocapture
 
+fuzz-keep: ## after make fuzz: as few inputs as reach all that its corpora reach, into fuzz/kept, which tests run
+	python3 fuzz/kept.py pack $(FUZZ)
+
 fuzz: ## bytes made up by a fuzzer for every parser and machine, FUZZ_SECONDS each (3600: an hour); FUZZ=name for one; needs nightly Rust and cargo-fuzz
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || { \
 	echo "make fuzz needs a nightly Rust and cargo-fuzz:"; \
 	echo "  rustup toolchain install nightly --profile minimal && cargo +nightly install cargo-fuzz --locked"; exit 1; }
 	@set -e; cargo +nightly fuzz build; mkdir -p out/fuzz; for target in $(FUZZ); do \
-		mkdir -p fuzz/corpus/$$target; \
+		python3 fuzz/kept.py unpack $$target; \
 		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
 			-max_total_time=$(FUZZ_SECONDS) -timeout=10 -rss_limit_mb=1024 >out/fuzz/$$target.log 2>&1 || \
 			{ tail -n 40 out/fuzz/$$target.log; echo "$$target: failed; its log is out/fuzz/$$target.log"; exit 1; }; \

@@ -51,9 +51,9 @@ MUTANTS = {
     ),
     "the last child is left out of the result": (
         f"{PANAMA}/tree/scoped.rs",
-        "for i in 0..self.lease.children.len() {\n            let child = self.lease.children[i];",
+        "for i in 0..self.lease.children.len() {\n            let child = &self.lease.children[i];",
         "for i in self.lease.children.len() / 2..self.lease.children.len() {\n"
-        "            let child = self.lease.children[i];",
+        "            let child = &self.lease.children[i];",
     ),
     "marks are forgotten on the way up": (
         f"{PANAMA}/tree.rs",

@@ -77,8 +77,24 @@ thread_local! {
     static INPUTS: Vec<(String, PathBuf, Vec<u8>)> = inputs();
 }
 
-/// Kept inputs: target, file, bytes.
+/// Seeds, and what the fuzzer has found: target, file, bytes.
 fn inputs() -> Vec<(String, PathBuf, Vec<u8>)> {
+    let mut inputs = seeds();
+    for (name, _) in targets::TARGETS {
+        let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/kept").join(name);
+        let all = std::fs::read(&file).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut rest = all.as_slice();
+        while let Some((len, after)) = rest.split_first_chunk() {
+            let (bytes, after) = after.split_at(u32::from_le_bytes(*len) as usize);
+            inputs.push(((*name).to_owned(), file.clone(), bytes.to_vec()));
+            rest = after;
+        }
+    }
+    inputs
+}
+
+/// Inputs that people wrote: target, file, bytes.
+fn seeds() -> Vec<(String, PathBuf, Vec<u8>)> {
     let seeds = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds");
     let mut inputs = Vec::new();
     for (name, _) in targets::TARGETS {
@@ -94,8 +110,8 @@ fn inputs() -> Vec<(String, PathBuf, Vec<u8>)> {
 
 #[test]
 fn every_target_takes_its_kept_inputs() {
-    for (target, file, bytes) in inputs() {
-        println!("{}", file.display());
+    for (number, (target, file, bytes)) in inputs().into_iter().enumerate() {
+        println!("{number}: {}", file.display());
         targets::run(&target, &bytes);
     }
 }
@@ -103,7 +119,7 @@ fn every_target_takes_its_kept_inputs() {
 /// Kept inputs follow the formats: those of leases are leases.
 #[test]
 fn kept_leases_can_be_used() {
-    let leases = inputs().into_iter().filter(|(target, ..)| target == "lease");
+    let leases = seeds().into_iter().filter(|(target, ..)| target == "lease");
     for (_, file, bytes) in leases {
         assert!(netsum_control::fuzzing::lease(&bytes).is_some(), "{}", file.display());
     }
