@@ -22,31 +22,46 @@ RANK = """
 import json, sys, time
 import numpy as np
 from netsum.communicator import connect
-count, repeats = map(int, sys.argv[1:])
+operation, count, repeats = sys.argv[1], *map(int, sys.argv[2:])
 group = connect(in_network=False, timeout_s=120.0)
 base = np.arange(count, dtype=np.float32) % 1021
 seconds = []
 for _ in range(repeats):
     array = base * (group.rank + 1)
+    gathered = np.zeros((group.size, count if operation == "allgather" else 0), dtype=np.float32)
     group.barrier()
     begun = time.perf_counter()
-    group.allreduce(array)
+    if operation == "allgather":
+        group.allgather(array, gathered)
+    else:
+        group.allreduce(array)
     seconds.append(time.perf_counter() - begun)
-    assert (array == base * (group.size * (group.size + 1) // 2)).all()
+    if operation == "allgather":
+        assert all((gathered[rank] == base * (rank + 1)).all() for rank in range(group.size))
+    else:
+        assert (array == base * (group.size * (group.size + 1) // 2)).all()
 stats = json.loads(group.core.stats())
 print(json.dumps({"seconds": seconds, "by": stats["hosts_by"], "link": stats["link"]}))
 group.close()
 """
 
 
-def ranks(network: Network, count: int, repeats: int, per_host: int = 2, dealt=False, **settings: str) -> list[dict]:
-    """Start `count` ranks on each host, neighbours or round-robin; returns their output."""
+def ranks(
+    network: Network,
+    count: int,
+    repeats: int,
+    per_host: int = 2,
+    dealt=False,
+    operation: str = "allreduce",
+    **settings: str,
+) -> list[dict]:
+    """Start `per_host` ranks on each host, neighbours or round-robin; returns their output."""
     hosts = network.hosts * per_host if dealt else [host for host in network.hosts for _ in range(per_host)]
     started = []
     for rank, host in enumerate(hosts):
         place = {"RANK": str(rank), "WORLD_SIZE": str(len(hosts)), "OMP_NUM_THREADS": "1"}
         meeting = {"NETSUM_MEETING": f"{network.address[hosts[0]]}:29500", "NETSUM_TOKEN": "none"}
-        command = [*network.inside(host), sys.executable, "-c", RANK, str(count), str(repeats)]
+        command = [*network.inside(host), sys.executable, "-c", RANK, operation, str(count), str(repeats)]
         environment = os.environ | place | meeting | settings
         started.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
     outputs = [rank.communicate(timeout=GUARD_S)[0] for rank in started]
@@ -86,20 +101,23 @@ def test_an_order_of_hosts_sends_less_for_ranks_dealt_out_in_turn():
 
 
 @pytest.mark.figures
+@pytest.mark.parametrize("operation, fewest_steps", [("allreduce", "shares"), ("allgather", "one-hop")])
 @pytest.mark.parametrize("per_rack", [2, 4])
-def test_sums_cross_the_links_of_racks_seldom(per_rack: int) -> None:
+def test_ranks_cross_the_links_of_racks_seldom(per_rack: int, operation: str, fewest_steps: str) -> None:
     """Two racks, each with a link as fast as that of a host."""
+    hosts = 2 * per_rack
+    count = BYTES // 4 // (hosts if operation == "allgather" else 1)
     with Network(2, per_rack, 1, RATE_BPS) as network:
-        shares = ranks(network, BYTES // 4, 4, per_host=1, NETSUM_ALGORITHMS="allreduce=shares")
-        chosen = ranks(network, BYTES // 4, 4, per_host=1)
-    times = [[max(each) for each in zip(*(r["seconds"] for r in found), strict=True)][1:] for found in (shares, chosen)]
-    seconds = dict(zip(("shares", "chosen"), map(statistics.median, times), strict=True))
-    # The hosts' own links.
-    limit = BYTES * 8 / RATE_BPS * 2 * (2 * per_rack - 1) / (2 * per_rack)
-    result = {"hosts": 2 * per_rack, "bytes": BYTES, "seconds": seconds | {"limit": limit}}
-    result["by_distance"] = chosen[0]["link"]["by_distance"]
-    write(f"racks_{per_rack}", result | {"ratio": seconds["shares"] / seconds["chosen"]})
-    assert seconds["shares"] / seconds["chosen"] > 1.1, result
+        named = {"NETSUM_ALGORITHMS": f"{operation}={fewest_steps}"}
+        found = [ranks(network, count, 4, per_host=1, operation=operation, **given) for given in (named, {})]
+    times = [[max(each) for each in zip(*(rank["seconds"] for rank in of), strict=True)][1:] for of in found]
+    few, chosen = map(statistics.median, times)
+    # Over the hosts' own links.
+    limit = BYTES * 8 / RATE_BPS * (hosts - 1) / hosts * (2 if operation == "allreduce" else 1)
+    result = {"hosts": hosts, "bytes": BYTES, "seconds": {fewest_steps: few, "chosen": chosen, "limit": limit}}
+    result["by_distance"] = found[1][0]["link"]["by_distance"]
+    write(f"racks_{operation}_{hosts}", result | {"ratio": few / chosen})
+    assert few / chosen > 1.1, result
 
 
 @pytest.mark.figures

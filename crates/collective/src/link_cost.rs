@@ -24,6 +24,13 @@ pub struct LinkCost {
     pub across: Option<Across>,
 }
 
+impl LinkCost {
+    /// Rate of a rank while each sends to the next one: of the ranks that share a link only the last one uses it.
+    pub(crate) fn to_next_bytes_per_s(&self) -> f64 {
+        *self.by_distance.first().unwrap_or(&self.bytes_per_s)
+    }
+}
+
 /// Costs of messages between hosts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Across {

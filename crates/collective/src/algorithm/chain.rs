@@ -13,7 +13,8 @@ pub(super) const BROADCAST: Algorithm<Broadcast> = Algorithm { name: "chain", co
 fn cost(link: &LinkCost, bytes: &usize) -> Option<f64> {
     let (hops, bytes) = (f64::from(link.ranks - 1), *bytes as f64);
     let chunk = bytes.min(CHUNK as f64);
-    Some(hops * (link.latency_s + chunk / link.bytes_per_s) + (bytes - chunk) / link.bytes_per_s)
+    let rate = link.to_next_bytes_per_s();
+    Some(hops * (link.latency_s + chunk / rate) + (bytes - chunk) / rate)
 }
 
 fn run(comm: &mut Comm<'_>, broadcast: &mut Broadcast) -> Result<(), MeshError> {

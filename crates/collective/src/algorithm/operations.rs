@@ -154,7 +154,7 @@ mod tests {
     use netsum_wire::{Dtype, Format, ReduceOp};
 
     use super::*;
-    use crate::algorithm::request::{Request, SumShape};
+    use crate::algorithm::request::{GatherShape, Request, SumShape};
     use crate::link_cost::LinkCost;
 
     fn chosen(ranks: u32, bytes: usize, dtype: Dtype, wanted: Option<&str>) -> &'static str {
@@ -193,6 +193,11 @@ mod tests {
         // The rank's own link carries 1.75 times the buffer each way.
         let least = 1.75 * f64::from(64 << 20) / 12.5e6;
         assert_eq!(name, "halving-doubling");
+        let gathered = |bytes| {
+            let pieces = GatherShape { all: 8 * bytes, longest: bytes };
+            ALLGATHER.choose(None, &link, &pieces).name
+        };
+        assert_eq!([64, 1 << 20].map(gathered), ["one-hop", "ring"]);
         assert!((1.0..1.1).contains(&(seconds / least)), "{seconds} s, at least {least}");
     }
 

@@ -21,7 +21,7 @@ pub(super) const ALLGATHER: Algorithm<Allgather> =
 fn allreduce_cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
     let steps = 2.0 * f64::from(link.ranks - 1);
     let part = sum.bytes as f64 / f64::from(link.ranks);
-    sum.format.any_order().then(|| steps * (link.latency_s + part / link.bytes_per_s))
+    sum.format.any_order().then(|| steps * (link.latency_s + part / link.to_next_bytes_per_s()))
 }
 
 fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> {
@@ -55,7 +55,7 @@ fn allreduce(comm: &mut Comm<'_>, sum: &mut Allreduce) -> Result<(), MeshError> 
 }
 
 fn allgather_cost(link: &LinkCost, pieces: &GatherShape) -> Option<f64> {
-    let step = link.latency_s + pieces.longest as f64 / link.bytes_per_s;
+    let step = link.latency_s + pieces.longest as f64 / link.to_next_bytes_per_s();
     Some(f64::from(link.ranks - 1) * step)
 }
 
