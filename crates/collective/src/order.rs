@@ -137,6 +137,41 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn sums_of_aligned_blocks_have_the_bits_of_a_flat_one() {
+        let blocks = |ranks: std::ops::Range<u32>, of: u32| {
+            let starts = ranks.clone().step_by(of as usize);
+            let block = |start: u32| (start..ranks.end.min(start + of)).map(SumOrder::Rank);
+            starts.map(move |start| SumOrder::sum(block(start).collect())).collect::<Vec<_>>()
+        };
+        for size in 2..40 {
+            // Thirds and sevenths: other orders give other bits.
+            let pieces: Vec<_> =
+                (0..size).map(|i| floats(&[1.0 / (3.0 + 7.0 * i as f32)])).collect();
+            let flat = sum(&SumOrder::flat(size), F32_SUM, &pieces);
+            for of in [1, 2, 4, 8, 16] {
+                let one = SumOrder::sum(blocks(0..size, of));
+                let halves = SumOrder::sum(
+                    (0..size)
+                        .step_by(2 * of as usize)
+                        .map(|at| SumOrder::sum(blocks(at..size.min(at + 2 * of), of)))
+                        .collect(),
+                );
+                for order in [one, halves] {
+                    assert!(order.is_balanced(size), "{order:?}");
+                    assert_eq!(sum(&order, F32_SUM, &pieces), flat, "{order:?}");
+                }
+            }
+        }
+        for other in
+            ["[[0,1,2],[3,4,5]]", "[1,0]", "[[0,1],2,[3,4]]", "[[0],[1,2],3]", "[[0,1],[3,2]]"]
+        {
+            let order: SumOrder = other.parse().unwrap();
+            assert!(!order.is_balanced(order.ranks().len() as u32), "{other}");
+        }
+        assert!(!SumOrder::flat(4).is_balanced(5));
+    }
+
+    #[test]
     fn sixteen_bit_floats_are_rounded_once() {
         // 256 + 1 is 256 in bfloat16; carried in float32, four ones make 260.
         let bf16 = |x: f32| half::bf16::from_f32(x).to_bits().to_le_bytes().to_vec();

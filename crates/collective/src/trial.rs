@@ -76,7 +76,10 @@ pub(crate) fn compare(
         }
         let is_long = |operation: &Operation| {
             let last = curves[operation].iter().filter_map(|curve| curve.0.last());
-            last.fold(f64::INFINITY, |least, point| least.min(point.1)) >= LONG_ENOUGH_S
+            let seconds: Vec<f64> = last.map(|point| point.1).collect();
+            let least = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = seconds.iter().copied().fold(0.0, f64::max);
+            least >= if most < CLOSE * least { LONG_IF_CLOSE_S } else { LONG_ENOUGH_S }
         };
         open.retain(|operation| *operation != Operation::Barrier && !is_long(operation));
     }
@@ -160,6 +163,9 @@ const LARGE: usize = 256 << 10;
 const GROW: usize = 2;
 /// An operation of which both ways take this long is long compared with threads and system calls.
 const LONG_ENOUGH_S: f64 = 15e-3;
+/// Two ways that differ by less may change places with more bytes, and are tried until they take longer.
+const CLOSE: f64 = 1.5;
+const LONG_IF_CLOSE_S: f64 = 60e-3;
 
 #[cfg(test)]
 mod tests {
@@ -214,11 +220,32 @@ mod tests {
 
     #[test]
     fn slow_links_are_not_tried_with_more_bytes_than_it_takes() {
-        let (trials, _) = tried(&[Operation::Allgather], |trial| 3e-3 + trial.bytes as f64 / 1e6);
+        let (trials, _) = tried(&[Operation::Allgather], |trial| {
+            let least = 3e-3 + trial.bytes as f64 / 1e6;
+            if trial.way == Way::Hosts { 2.0 * least } else { least }
+        });
         let most = trials.iter().map(|trial| trial.bytes).max();
         assert_eq!(most, Some(32 << 10), "4 KiB take 7 ms, 32 KiB 36");
         let words = trials.iter().filter(|trial| trial.bytes == WORD).count();
         assert_eq!(words, 2 * (1 + FEW), "few of what takes over 2 ms");
+    }
+
+    #[test]
+    fn ways_that_are_close_are_tried_with_more_bytes() {
+        // The rate of one is better than its time of 256 KiB.
+        let seconds = |trial: Trial| match trial.way {
+            Way::Switches => 8e-3 + trial.bytes as f64 / 25e6,
+            Way::Hosts => 1e-3 + trial.bytes as f64 / 14e6,
+        };
+        let (trials, cost) = tried(&[Operation::Allreduce], seconds);
+        assert_eq!(trials.iter().map(|trial| trial.bytes).max(), Some(1 << 20));
+        let found = &cost.0[&Operation::Allreduce];
+        assert!(found.switches.seconds(2 << 20) < found.hosts.seconds(2 << 20));
+        let (trials, _) = tried(&[Operation::Allreduce], |trial| {
+            seconds(trial) * if trial.way == Way::Hosts { 2.0 } else { 1.0 }
+        });
+        let most = trials.iter().filter(|trial| trial.way == Way::Hosts).map(|trial| trial.bytes);
+        assert_eq!(most.max(), Some(256 << 10));
     }
 
     #[test]

@@ -30,6 +30,31 @@ impl SumOrder {
         SumOrder::sum((0..size).map(SumOrder::Rank).collect())
     }
 
+    /// Whether the additions are those of [`SumOrder::flat`] of `size` ranks, as in nested sums of aligned blocks of ranks.
+    pub fn is_balanced(&self, size: u32) -> bool {
+        self.balanced_from(0) == Some(size)
+    }
+
+    /// Number of ranks, if this is a balanced sum of those from `first` on.
+    fn balanced_from(&self, first: u32) -> Option<u32> {
+        let children = match self {
+            SumOrder::Rank(rank) => return (*rank == first).then_some(1),
+            SumOrder::Sum(children) => children,
+        };
+        let block = children.first()?.balanced_from(first)?;
+        let mut next = first + block;
+        for (at, child) in children.iter().enumerate().skip(1) {
+            let ranks = child.balanced_from(next)?;
+            // The last block may lack ranks at its end.
+            let fits = ranks == block || ranks < block && at + 1 == children.len();
+            if !fits || !block.is_power_of_two() {
+                return None;
+            }
+            next += ranks;
+        }
+        Some(next - first)
+    }
+
     /// All ranks, in the order of additions.
     pub fn ranks(&self) -> Vec<u32> {
         let mut ranks = Vec::new();

@@ -12,7 +12,6 @@ use std::ops::Range;
 
 use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
-use netsum_topo::SumOrder;
 use netsum_wire::{Encoding, Format, Input, reduce};
 
 use super::{Algorithm, Allreduce, SumShape};
@@ -33,7 +32,7 @@ fn chunks(bytes: usize) -> usize {
 
 /// All ranks send at once; a rank that plays others' places sends and receives for them.
 fn cost(link: &LinkCost, sum: &SumShape) -> Option<f64> {
-    if *sum.order != SumOrder::flat(link.ranks) {
+    if !sum.order.is_balanced(link.ranks) {
         return None;
     }
     let steps = link.ranks.next_power_of_two().ilog2();
