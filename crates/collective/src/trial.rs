@@ -164,8 +164,8 @@ const GROW: usize = 2;
 /// An operation of which both ways take this long is long compared with threads and system calls.
 const LONG_ENOUGH_S: f64 = 15e-3;
 /// Two ways that differ by less may change places with more bytes, and are tried until they take longer.
-const CLOSE: f64 = 1.5;
-const LONG_IF_CLOSE_S: f64 = 60e-3;
+const CLOSE: f64 = 1.25;
+const LONG_IF_CLOSE_S: f64 = 30e-3;
 
 #[cfg(test)]
 mod tests {
