@@ -6,7 +6,8 @@ use std::sync::Arc;
 use netsum_proto::handover::resolve;
 use netsum_proto::panama::{Fragments, Submission, Worker, WorkerConfig};
 use netsum_proto::{CongestionRule, Pattern, Time, WorkerMachine};
-use netsum_wire::panama::{Header, Kind, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, Vid};
 
 const NUMEL: u64 = 100;

@@ -7,7 +7,7 @@ use netsum_net::Buffer;
 use netsum_net::mesh::MeshError;
 use netsum_net::worker::{Parts, Remaining};
 use netsum_topo::SumOrder;
-use netsum_wire::panama::{MAX_SCOPED_RANKS, Parties};
+use netsum_wire::{MAX_SCOPED_RANKS, Parties};
 
 use crate::algorithm::{Allgather, allgather, allreduce_ranges, barrier};
 use crate::comm::Comm;

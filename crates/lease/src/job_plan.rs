@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use netsum_proto::atp::WorkerPosition;
 use netsum_topo::{NodeId, Plan, Protocol};
-use netsum_wire::panama::MAX_SCOPED_RANKS;
+use netsum_wire::MAX_SCOPED_RANKS;
 
 use crate::PlanError;
 use crate::racks::Racks;

@@ -15,7 +15,8 @@ use netsum_net::udp::SocketOptions;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::panama::{Child, Lease};
 use netsum_proto::policer::{Owner, RateLimit, TenantCounters};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId, Vid};
 
 const PATIENCE: Duration = Duration::from_secs(30);

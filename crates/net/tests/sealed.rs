@@ -136,7 +136,7 @@ fn header(kind: Kind, vid: u32) -> Header {
         n_elems: if (kind as u8) <= Kind::Result as u8 { 352 } else { 0 },
         marks: 0,
         missing: 0,
-        parties: netsum_wire::panama::Parties::All,
+        parties: netsum_wire::Parties::All,
         empty: false,
         asks: false,
         others: 0,

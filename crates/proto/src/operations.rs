@@ -11,7 +11,7 @@ use netsum_wire::{Dtype, Format};
 use crate::handover::Finished;
 use crate::pattern::{Cut, Pattern};
 use crate::visit::{Counted, Visitor};
-use netsum_wire::panama::Parties;
+use netsum_wire::Parties;
 
 /// A collective operation, or the rest of one.
 #[derive(Clone, Debug, PartialEq, Eq)]

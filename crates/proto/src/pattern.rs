@@ -7,8 +7,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use netsum_wire::Parties;
 use netsum_wire::Rank;
-use netsum_wire::panama::Parties;
 
 /// A collective operation, as its fragments see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

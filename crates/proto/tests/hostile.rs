@@ -2,7 +2,8 @@
 
 use netsum_proto::panama::*;
 use netsum_proto::{DropReason, PortId, Time};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::*;
 use proptest::prelude::*;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use netsum_lease::{key_id, rank_key};
 use netsum_topo::{CongestionRule, DEFAULT_TENANT, NodeId, Plan, Protocol, SumOrder};
 
-use netsum_wire::panama::MAX_SCOPED_RANKS;
+use netsum_wire::MAX_SCOPED_RANKS;
 use netsum_wire::tag::JobKey;
 
 use super::event::{Refusal, SessionId};

@@ -13,7 +13,8 @@ use netsum_proto::panama::{self, Slab, Transmit};
 use netsum_proto::values::{Rows, row_cost};
 use netsum_proto::{Lease, PortId, Time, atp, switchml};
 use netsum_topo::{Addressing, Bytes, Fabric, SLOTS_USUAL, Server, leaf_spine};
-use netsum_wire::panama::{Header, Kind, NO_CAP, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, Vid};
 use proptest::prelude::*;
 

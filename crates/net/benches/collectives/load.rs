@@ -6,7 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use netsum_net::udp::{RecvBatch, SendBatch, Socket, SocketOptions, Wake};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId, Vid};
 
 use crate::{FRAGMENT_BYTES, RANKS};

@@ -227,7 +227,7 @@ fn header(vid: u32, resent: bool) -> Header {
         n_elems: ELEMENTS as u16,
         marks: 0,
         missing: 0,
-        parties: netsum_wire::panama::Parties::All,
+        parties: netsum_wire::Parties::All,
         empty: false,
         asks: false,
         others: 0,

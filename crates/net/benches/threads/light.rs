@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use netsum_net::udp::{SendBatch, Socket, SocketOptions};
 use netsum_proto::panama::{Child, Lease};
-use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId, Vid};
 
 pub const CHILDREN: usize = 4;

@@ -200,7 +200,7 @@ mod tests {
             n_elems: 2,
             marks: 0,
             missing: 0,
-            parties: netsum_wire::panama::Parties::All,
+            parties: netsum_wire::Parties::All,
             empty: false,
             asks: false,
             others: 0,

@@ -548,7 +548,7 @@ fn panama_header(shape: &Shape, n_elems: u16) -> netsum_wire::panama::Header {
         n_elems,
         marks: 0,
         missing: 0,
-        parties: netsum_wire::panama::Parties::All,
+        parties: netsum_wire::Parties::All,
         empty: false,
         asks: false,
         others: 0,

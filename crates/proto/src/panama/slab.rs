@@ -1,6 +1,7 @@
 //! Memory of real numbers: each buffer holds a packet ready to send, with header and payload in one piece.
 
-use netsum_wire::panama::{HEADER_LEN, Header, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::{Encoding, Input, reduce};
 
 use super::lease::MAX_CHILDREN;

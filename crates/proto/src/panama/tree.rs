@@ -14,7 +14,8 @@ mod visit;
 
 use std::hash::{Hash, Hasher};
 
-use netsum_wire::panama::{Header, Kind, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Epoch, Format, Vid};
 
 use super::lease::{Lease, first_window};

@@ -1,6 +1,7 @@
 //! Packets as a part of a state that is compared and moved.
 
-use netsum_wire::panama::{Header, Kind, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind};
 
 use crate::visit::{Counted, Visitor};
 

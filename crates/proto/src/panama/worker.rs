@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-use netsum_wire::panama::{Header, Kind, MAX_SCOPED_RANKS, NO_CAP, Parties};
+use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, JobId, Rank, TreeId, Vid, contribute};
+use netsum_wire::{MAX_SCOPED_RANKS, Parties};
 
 use super::answers::Answers;
 use super::lease::first_window;

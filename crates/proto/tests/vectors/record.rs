@@ -5,7 +5,8 @@ use std::fmt::Write;
 
 use netsum_proto::panama::{Child, Lease, Slab, Switch, Transmit};
 use netsum_proto::{Aggregator, PortId, Time};
-use netsum_wire::panama::{HEADER_LEN, Header, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{HEADER_LEN, Header};
 use netsum_wire::*;
 use serde_json::Value;
 

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use netsum_proto::PortId;
 use netsum_proto::panama::{Child, Lease};
-use netsum_wire::panama::{Header, Kind, NO_CAP, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::*;
 
 use super::record::Record;

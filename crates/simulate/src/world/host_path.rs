@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use netsum_wire::panama::Parties;
+use netsum_wire::Parties;
 
 use super::mesh::Message;
 use super::{Place, World};

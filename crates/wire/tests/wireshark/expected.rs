@@ -1,6 +1,6 @@
 //! What the decoder says of a packet, as tshark prints it.
 
-use netsum_wire::panama::Parties;
+use netsum_wire::Parties;
 use netsum_wire::seal::{is_encrypted, is_sealed};
 use netsum_wire::{DecodeError, Protocol, atp, panama, switchml};
 

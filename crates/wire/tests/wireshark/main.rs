@@ -76,7 +76,7 @@ fn header(kind: Kind, vid: u32) -> Header {
         n_elems: 4,
         marks: 0,
         missing: 0,
-        parties: netsum_wire::panama::Parties::All,
+        parties: netsum_wire::Parties::All,
         empty: false,
         asks: false,
         others: 0,

@@ -8,7 +8,8 @@
 //! A switch may keep news of completed fragments for a child until it sends that child something. It must not where
 //! the child waits for them: if the child asks at that vid, sends again, or has heard of a later vid already.
 
-use netsum_wire::panama::{Header, Kind, Parties};
+use netsum_wire::Parties;
+use netsum_wire::panama::{Header, Kind};
 use netsum_wire::{Dtype, Format, ReduceOp, Vid};
 
 use super::vid_set::VidSet;

@@ -1,6 +1,6 @@
 //! A tree node's state on a visit.
 
-use netsum_wire::panama::Parties;
+use netsum_wire::Parties;
 
 use super::scoped::News;
 use super::{Cap, Phase, Shape, Slot, Tree, TreeCounters};
