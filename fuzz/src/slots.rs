@@ -8,15 +8,15 @@ use netsum_proto::atp::{
 };
 use netsum_proto::operations::Fragments;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{Aggregator, CongestionRule, PortId, Time, WorkerMachine, switchml};
+use netsum_proto::{Aggregator, CongestionRule, Pattern, PortId, Time, WorkerMachine, switchml};
 use netsum_wire::atp::{HEADER_LEN, Header, Kind, Level};
-use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp, TreeId};
+use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
 
 const EPOCH: Epoch = Epoch(3);
 const ROW: u16 = 16;
 const WINDOW: u16 = 4;
 /// Slots, two windows of two jobs at the server, and packets in flight.
-const ROWS: usize = 256;
+const ROWS: usize = 512;
 /// The server's port at the switch, and the switch's at the server.
 const BETWEEN: PortId = PortId(7);
 
@@ -46,9 +46,9 @@ pub fn atp(bytes: &[u8]) -> u64 {
     let config = SwitchConfig { slots: 4, row_bytes: ROW, policy, straggler_ns: 20_000 };
     let mut switch = Switch::new(config, Rows::new(ROWS, ROW.into()));
     let mut server = Server::new(ROW, Rows::new(ROWS, ROW.into()));
-    for job in [1, 2] {
-        switch.install(Time(0), lease(job)).expect("two small leases fit");
-        server.install(Time(0), server_lease(job)).expect("two small leases fit");
+    for (job, tree) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        switch.install(Time(0), lease(job, tree)).expect("small leases fit");
+        server.install(Time(0), server_lease(job, tree)).expect("small leases fit");
     }
     let mut worker = worker();
     let mut accepted = HashSet::new();
@@ -67,6 +67,9 @@ pub fn atp(bytes: &[u8]) -> u64 {
             if let Ok(Some(place)) = worker.handle(Time(now), false, &header) {
                 assert!(accepted.insert(place.g), "fragment {} twice", place.g);
                 assert_eq!(place.content.payload_len(), payload.len());
+            }
+            while let Some(place) = worker.poll_settled() {
+                assert!(accepted.insert(place.g), "fragment {} twice", place.g);
             }
         }
         let mut passed = Vec::new();
@@ -137,11 +140,11 @@ pub fn switchml(bytes: &[u8]) -> u64 {
     sums
 }
 
-fn lease(job: u32) -> Lease {
+fn lease(job: u32, tree: u8) -> Lease {
     Lease {
         job: JobId(job),
         epoch: EPOCH,
-        tree: TreeId(0),
+        tree: TreeId(tree),
         members: Members::Rack {
             workers: vec![PortId(job * 2), PortId(job * 2 + 1)],
             rack: 0,
@@ -150,15 +153,15 @@ fn lease(job: u32) -> Lease {
         parent: BETWEEN,
         window: WINDOW,
         fragment_bytes: ROW,
-        claim: Claim { guaranteed: 2, limit: 3, priority: job as u8 },
+        claim: Claim { guaranteed: 2 * u32::from(tree == 0), limit: 3, priority: job as u8 },
     }
 }
 
-fn server_lease(job: u32) -> ServerLease {
+fn server_lease(job: u32, tree: u8) -> ServerLease {
     ServerLease {
         job: JobId(job),
         epoch: EPOCH,
-        tree: TreeId(0),
+        tree: TreeId(tree),
         racks: vec![vec![0, 1]],
         neighbours: vec![Neighbour { port: BETWEEN, racks: 1, workers: 3 }],
         window: WINDOW,
@@ -175,8 +178,10 @@ fn worker() -> Worker {
         WorkerConfig {
             job: JobId(1),
             epoch: EPOCH,
+            rank: Rank(0),
             ranks: 2,
-            places: vec![place],
+            copies: true,
+            places: vec![place; 2],
             window_max: WINDOW,
             fragment_bytes: ROW,
             slots: 4,
@@ -184,17 +189,18 @@ fn worker() -> Worker {
             scaling: Scaling::Shared,
         },
     );
-    let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
-    let fragments = Fragments::All;
-    let what = Submission {
-        id: 0,
-        format,
-        numel: 50,
-        fingerprint: 0,
-        fragments,
-        pattern: Default::default(),
-    };
-    worker.submit(what);
+    let patterns = [
+        (Dtype::F32, Pattern::Allreduce),
+        (Dtype::I32, Pattern::ReduceScatter([20, 30].into())),
+        (Dtype::I32, Pattern::Broadcast(Rank(1))),
+        (Dtype::I32, Pattern::Barrier),
+    ];
+    for (id, (dtype, pattern)) in (0..).zip(patterns) {
+        let format = Format { dtype, op: ReduceOp::Sum };
+        let numel = if pattern == Pattern::Barrier { 0 } else { 50 };
+        let fragments = Fragments::All;
+        worker.submit(Submission { id, format, numel, fingerprint: 0, fragments, pattern });
+    }
     worker
 }
 
@@ -212,7 +218,10 @@ fn next_packet(rest: &mut &[u8], packet: &mut Vec<u8>) -> Option<u8> {
     let worker = if usual(members) { 1 << (step & 1) } else { u32::from(members & 3) };
     let level = if step & 0x18 == 0 { 0x10 } else { 0 };
     let arithmetic = if usual(flags) { 0x10 } else { (flags & 7) << 4 };
-    packet.extend([0x21, kind | level, flags & 0x0f | arithmetic, 0]);
+    // Who contributes and who takes; what one rank contributes travels on the copy of the tree.
+    let parties = step >> 6;
+    let rank = if matches!(parties, 1 | 2) { members >> 2 & 1 } else { 0 };
+    packet.extend([0x21, kind | level, flags & 0x0f | arithmetic, u8::from(parties == 2)]);
     packet.extend(job.to_be_bytes());
     packet.extend(sequence.to_be_bytes());
     packet.extend(u32::from(members == 0xff).to_be_bytes());
@@ -222,7 +231,8 @@ fn next_packet(rest: &mut &[u8], packet: &mut Vec<u8>) -> Option<u8> {
     packet.extend(u32::from(sequence as u8 & 3).to_be_bytes());
     packet.extend(worker.to_be_bytes());
     packet.extend(1u32.to_be_bytes());
-    packet.extend([0; 12]);
+    packet.extend([rank, parties]);
+    packet.extend([0; 10]);
     let payload = if kind & 15 < 2 { 8 } else { 0 };
     packet.resize(HEADER_LEN + payload, members);
     Some(step)

@@ -55,7 +55,22 @@ static __always_inline _Bool members_are_possible(const struct header *h)
 
 static __always_inline _Bool is_down(__u8 kind)
 {
-	return kind != CONTRIBUTION && kind != FIN;
+	return kind != CONTRIBUTION && kind != FIN && kind != READY;
+}
+
+// Whether a packet that goes up names parties that its kind can have.
+static __always_inline _Bool parties_fit(const struct header *h, __u8 kind)
+{
+	if (h->reserved || (h->parties == ALL || h->parties == NOBODY ? h->rank : h->rank >= SCOPED_RANKS))
+		return 0;
+	switch (kind) {
+	case CONTRIBUTION:
+		return h->parties < NOBODY;
+	case READY:
+		return h->parties == FROM_ONE || h->parties == NOBODY;
+	default:
+		return h->parties == ALL;
+	}
 }
 
 // Validates an untrusted packet; no field is used before. `bytes`: of payload. Returns a reason to drop it.
@@ -64,10 +79,12 @@ static __always_inline int malformed(const struct header *h, __u32 bytes)
 	if (h->version == UNSEALED && *(const __u64 *)(h + 1))
 		return RESERVED;
 	__u8 kind = h->kind & KIND_BITS;
-	if (kind > FIN || h->kind & ~(KIND_BITS | LEVEL_BIT))
+	if (kind > DONE || h->kind & ~(KIND_BITS | LEVEL_BIT))
 		return UNKNOWN_KIND;
 	if (h->flags >> 4 > FLOAT)
 		return UNKNOWN_FORMAT;
+	if (!is_down(kind) && !parties_fit(h, kind))
+		return RESERVED;
 	_Bool has_payload = kind == CONTRIBUTION || kind == RESULT;
 	if (bytes != (has_payload ? bpf_ntohs(h->n_elems) * 4u : 0))
 		return PAYLOAD_LENGTH;

@@ -26,13 +26,13 @@ static __always_inline int pass_down(struct packet *p)
 	struct header *h = p->header;
 	const struct lease *lease = p->lease;
 	__u8 kind = h->kind & KIND_BITS;
-	if (kind == RESULT) {
+	if (kind == RESULT || kind == DONE) {
 		__u32 sequence = bpf_ntohl(h->sequence);
 		if ((__s32)(sequence - p->state->passed) >= 0)
 			p->state->passed = sequence + 1;
 		count_for(p->lease_index, RESULTS);
 	}
-	if ((kind == RESULT || kind == FLOAT_REQUEST) && !(config.policy == PARTITION && lease->guaranteed == 0)) {
+	if ((kind == RESULT || kind == DONE || kind == FLOAT_REQUEST) && !(config.policy == PARTITION && lease->guaranteed == 0)) {
 		__u32 index = bpf_ntohl(h->slot);
 		__u32 row = config.policy == PARTITION ? lease->first + index % lease->guaranteed : index % config.slots;
 		struct slot *slot = bpf_map_lookup_elem(&slots, &row);

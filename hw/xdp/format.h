@@ -31,12 +31,25 @@ enum kind {
 	FLOAT_REQUEST = 3,
 	MISMATCH = 4,
 	FIN = 5,
+	READY = 6,
+	DONE = 7,
 };
 
 #define RESEND 0x01
 #define COLLISION 0x02
 #define OVERFLOW 0x04
 #define ECN 0x08
+
+// Codes of who contributes and who takes; the rank is in a byte of its own.
+enum parties {
+	ALL = 0,
+	TO_ONE = 1,
+	FROM_ONE = 2,
+	NOBODY = 3,
+};
+
+// Ranks that parties can name.
+#define SCOPED_RANKS 64
 
 enum arithmetic {
 	SATURATING = 0,
@@ -62,7 +75,14 @@ struct header {
 	__be32 slot;
 	__be32 workers;
 	__be32 racks;
-	__be32 next_slot;
+	union {
+		__be32 next_slot; // down
+		struct {
+			__u8 rank;
+			__u8 parties;
+			__be16 reserved;
+		}; // up
+	};
 } __attribute__((packed));
 
 // Follows the header of a sealed packet.

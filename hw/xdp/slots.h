@@ -38,7 +38,8 @@ static __always_inline _Bool is_of(const struct slot *slot, const struct header 
 {
 	const struct header *f = &slot->first;
 	return slot->state == HELD && has_number_of(slot, h) && f->chunk == h->chunk &&
-	       f->flags >> 4 == h->flags >> 4 && f->n_elems == h->n_elems;
+	       f->flags >> 4 == h->flags >> 4 && f->n_elems == h->n_elems && f->parties == h->parties &&
+	       f->rank == h->rank;
 }
 
 // Empties a slot.

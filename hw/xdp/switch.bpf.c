@@ -81,7 +81,9 @@ static __always_inline int process(struct xdp_md *ctx, __u32 head)
 	wrong = out_of_window(&p);
 	if (wrong != FINE)
 		return drop(wrong);
-	return p.child == PARENT ? pass_down(&p) : contribute(&p);
+	if (p.child == PARENT)
+		return pass_down(&p);
+	return kind == READY ? pass_up(&p, 0) : contribute(&p);
 }
 
 // Separate functions, each of which the verifier checks once.

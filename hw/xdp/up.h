@@ -8,7 +8,8 @@ static __always_inline int contribute(struct packet *p)
 	const struct lease *lease = p->lease;
 	const struct header *h = p->header;
 	_Bool at_server = lease->flags & AT_SERVER;
-	if (h->flags >> 4 == FLOAT || lease->everyone == 1 || (config.policy == PARTITION && lease->guaranteed == 0))
+	// A slot would only delay what one rank contributes alone.
+	if (h->flags >> 4 == FLOAT || h->parties == FROM_ONE || lease->everyone == 1 || (config.policy == PARTITION && lease->guaranteed == 0))
 		return pass_up(p, 0);
 	__u32 index = bpf_ntohl(h->slot);
 	__u32 row = config.policy == PARTITION ? lease->first + index % lease->guaranteed : index % config.slots;

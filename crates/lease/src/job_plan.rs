@@ -106,7 +106,7 @@ impl JobPlan {
                 "the second half of its trees are no copies of the first half",
             ));
         }
-        if *protocol != Protocol::Panama || *release_fraction < 1.0 || size > MAX_SCOPED_RANKS {
+        if *protocol == Protocol::Switchml || *release_fraction < 1.0 || size > MAX_SCOPED_RANKS {
             let problem = format!("copies of trees for {size} ranks with protocol {protocol}");
             return Err(PlanError::new(problem));
         }

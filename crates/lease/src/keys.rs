@@ -128,6 +128,7 @@ mod tests {
             epoch: Epoch(epoch),
             protocol,
             trees,
+            copies: false,
             window: 5,
             fragment_bytes: 1408,
             release_permille: 1000,

@@ -19,6 +19,8 @@ pub struct Terms<'a> {
     pub protocol: Protocol,
     /// Trees, by tree id.
     pub trees: &'a [AggregationTree],
+    /// Whether the second half of them are copies.
+    pub copies: bool,
     /// Maximum number of fragments in flight per tree.
     pub window: u16,
     /// Payload bytes of a full fragment.
@@ -27,19 +29,22 @@ pub struct Terms<'a> {
     pub release_permille: u16,
     /// Size of the slot number space that workers and servers of protocol `atp` compute with.
     pub slot_space: u32,
-    /// Claim of each tree on the slots of the switches of protocol `atp`.
+    /// Claim of each tree on the slots of the switches of protocol `atp`; copies use no slots.
     pub claim: Claim,
 }
 
 impl<'a> Terms<'a> {
-    /// The terms of a plan. The trees of a job divide its tenant's claim evenly, because they use the same switches.
+    /// The terms of a plan. The trees of a job, without copies, divide its tenant's claim evenly, because they use the
+    /// same switches.
     pub fn of(plan: &'a Plan, tenant: &Tenant) -> Terms<'a> {
-        let trees = plan.trees.len().max(1) as u32;
+        let trees = plan.trees.len() / if plan.copies { 2 } else { 1 };
+        let trees = trees.max(1) as u32;
         Terms {
             job: JobId(plan.job),
             epoch: Epoch(plan.epoch),
             protocol: plan.protocol,
             trees: &plan.trees,
+            copies: plan.copies,
             window: plan.window_max.try_into().unwrap_or(u16::MAX),
             fragment_bytes: plan.fragment_bytes.try_into().unwrap_or(u16::MAX),
             release_permille: permille(plan.release_fraction),
@@ -186,6 +191,8 @@ fn atp_lease<A>(
     };
     let parent = node.parent.as_ref();
     let parent = parent.ok_or_else(|| PlanError::new("a switch without a way to the server"))?;
+    let is_copy = terms.copies && usize::from(tree.0) >= terms.trees.len() / 2;
+    let guaranteed = if is_copy { 0 } else { terms.claim.guaranteed };
     Ok(Lease::Slots(atp::Lease {
         job: terms.job,
         epoch: terms.epoch,
@@ -194,7 +201,7 @@ fn atp_lease<A>(
         parent: address(Child::Switch(parent.switch)),
         window: terms.window,
         fragment_bytes: terms.fragment_bytes,
-        claim: terms.claim,
+        claim: Claim { guaranteed, ..terms.claim },
     }))
 }
 
@@ -229,6 +236,7 @@ mod tests {
             epoch: Epoch(3),
             protocol,
             trees,
+            copies: false,
             window: 5,
             fragment_bytes: 1408,
             release_permille: 880,

@@ -20,7 +20,7 @@ pub fn worker_config(
     let attachments = plan.attachments(rank)?;
     let config = match plan.plan.protocol {
         Protocol::Panama => panama_config(&plan.plan, rank, size).into(),
-        Protocol::Atp => atp_config(&plan.plan, plan.places(rank)?, size).into(),
+        Protocol::Atp => atp_config(&plan.plan, plan.places(rank)?, rank, size).into(),
         Protocol::Switchml => {
             let child = attachments.first().map_or(0, |attachment| attachment.child);
             pool_config(&plan.plan, child, size).into()
@@ -61,12 +61,19 @@ fn panama_config(plan: &Plan, rank: u32, size: u32) -> panama::WorkerConfig {
     }
 }
 
-fn atp_config(plan: &Plan, places: Vec<atp::WorkerPosition>, size: u32) -> atp::WorkerConfig {
+fn atp_config(
+    plan: &Plan,
+    places: Vec<atp::WorkerPosition>,
+    rank: u32,
+    size: u32,
+) -> atp::WorkerConfig {
     let (window_max, fragment_bytes) = (plan.window_max as u16, plan.fragment_bytes as u16);
     atp::WorkerConfig {
         job: JobId(plan.job),
         epoch: Epoch(plan.epoch),
+        rank: Rank(rank),
         ranks: size,
+        copies: plan.copies,
         places,
         window_max,
         fragment_bytes,

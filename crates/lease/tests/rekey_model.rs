@@ -119,6 +119,7 @@ fn grant(version: Version) -> (Lease, Option<Secrets>) {
         epoch: Epoch(version.epoch),
         protocol: Protocol::Panama,
         trees: &trees,
+        copies: false,
         window: 4,
         fragment_bytes: FRAGMENT_BYTES,
         release_permille: 1000,

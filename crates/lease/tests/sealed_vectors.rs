@@ -53,6 +53,7 @@ fn hops(mac: Mac) -> Vec<HopKeys> {
         epoch: Epoch(515),
         protocol: Protocol::Panama,
         trees: &[],
+        copies: false,
         window: 8,
         fragment_bytes: 1408,
         release_permille: 1000,

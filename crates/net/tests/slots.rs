@@ -138,7 +138,9 @@ impl Fabric {
             let config = WorkerConfig {
                 job,
                 epoch,
+                rank: Rank(rank as u32),
                 ranks: 5,
+                copies: false,
                 places: vec![place; servers],
                 window_max: WINDOW,
                 fragment_bytes: ROW,
@@ -543,6 +545,8 @@ fn forged(n: u32) -> Vec<u8> {
         workers: 1 + (n >> 2 & 1),
         racks: 1 << (n % 3),
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     };
     let mut packet = [0; HEADER_LEN];
     header.encode(&mut packet);

@@ -8,6 +8,7 @@
 //! is random. Bytes from the network never panic a machine: an invalid packet is dropped and counted by [`DropReason`].
 
 mod aggregator;
+mod answers;
 pub mod atp;
 mod children;
 pub mod congestion;
@@ -18,6 +19,7 @@ mod flight;
 mod flow;
 pub mod handover;
 pub mod hops;
+mod lanes;
 pub mod lateness;
 mod lease;
 pub mod operations;

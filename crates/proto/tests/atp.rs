@@ -5,6 +5,8 @@
 mod network;
 #[path = "slots/oracle.rs"]
 mod oracle;
+#[path = "atp/scoped.rs"]
+mod scoped;
 mod slots;
 
 use netsum_proto::atp::*;

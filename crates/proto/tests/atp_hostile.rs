@@ -72,6 +72,8 @@ fn header(job: u32, worker: u32, sequence: u32) -> Header {
         workers: 1 << worker,
         racks: 1,
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     }
 }
 
@@ -284,4 +286,41 @@ fn a_notice_names_the_rank_that_differs_from_the_first() {
         let notice = server.poll_transmit().unwrap().header;
         assert_eq!((notice.kind, notice.next_slot), (Kind::Mismatch, SlotIndex(2)), "rank 1");
     }
+}
+
+/// A member says of itself alone whether it contributes, and cannot say that it does not where it must.
+#[test]
+fn who_takes_part_without_elements_is_checked() {
+    let mut server = server();
+    let mut give = |worker: u32, sequence: u32, kind: Kind, parties: Parties, others: u32| {
+        let header = Header { kind, parties, others, ..header(1, worker, sequence) };
+        let slot = if kind == Kind::Ready { SlotIndex(0) } else { header.slot };
+        let header = Header { level: Level::Server, slot, ..header };
+        let payload = if kind.has_payload() { &PAYLOAD[..] } else { &[] };
+        let outcome = server.handle(NOW, PortId(10 + worker), false, &header, payload);
+        let sent = std::iter::from_fn(|| server.poll_transmit())
+            .map(|sent| (sent.to.0, sent.header.kind))
+            .collect::<Vec<_>>();
+        (outcome, sent)
+    };
+    let (sent, ready) = (Kind::Contribution, Kind::Ready);
+    let from_0 = Parties::FromOne(0);
+    assert_eq!(give(1, 0, sent, from_0, 0), (Err(DropReason::Members), vec![]), "not its own");
+    assert_eq!(give(0, 0, ready, from_0, 0), (Err(DropReason::Members), vec![]), "it contributes");
+    assert_eq!(give(1, 0, ready, from_0, 0), (Ok(()), vec![]));
+    let (outcome, results) = give(0, 0, sent, from_0, 0);
+    assert_eq!((outcome, results.len()), (Ok(()), 2), "the sender gets it back");
+    // A notice for a number of which nothing is known yet is forgotten if the rank's elements turn out to be due.
+    assert_eq!(give(1, 2, ready, from_0, 0b1), (Ok(()), vec![]));
+    assert_eq!(give(0, 1, sent, Parties::All, 0), (Ok(()), vec![]), "rank 1 is not in");
+    let (_, results) = give(1, 1, sent, Parties::All, 0);
+    assert!(results.iter().all(|(_, kind)| *kind == Kind::Result) && results.len() == 2);
+    // The result for one, and done for the other.
+    assert_eq!(give(0, 3, sent, Parties::ToOne(1), 0), (Ok(()), vec![]));
+    let (_, results) = give(1, 3, sent, Parties::ToOne(1), 0);
+    assert_eq!(results, [(10, Kind::Done), (11, Kind::Result)]);
+    // Who names another taker is named.
+    assert_eq!(give(0, 4, sent, Parties::ToOne(1), 0), (Ok(()), vec![]));
+    let (outcome, notices) = give(1, 4, sent, Parties::ToOne(0), 0);
+    assert_eq!((outcome, notices.len()), (Err(DropReason::Mismatch), 2));
 }

@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use netsum_proto::atp::*;
 use netsum_proto::values::Values;
-use netsum_proto::{CongestionRule, PortId, Time, operations};
+use netsum_proto::{CongestionRule, Pattern, PortId, Time, operations};
 use netsum_wire::atp::{Header, Kind, Level};
 use netsum_wire::*;
 
@@ -72,6 +72,8 @@ struct State {
     server: Server<Tally>,
     in_flight: Vec<Packet>,
     accepted: [[bool; 2]; WORKERS as usize],
+    /// The value that each worker gets, if it takes the results.
+    results: [Option<u32>; WORKERS as usize],
     faults: u32,
     now: Time,
     timeouts: u32,
@@ -80,17 +82,35 @@ struct State {
 
 impl State {
     /// Three workers of one rack, or two and one at the server's own switch.
-    fn new(two_levels: bool, slots: u32, policy: Policy, faults: u32) -> State {
+    fn new(two_levels: bool, slots: u32, policy: Policy, faults: u32, pattern: &Pattern) -> State {
+        let scoped = *pattern != Pattern::Allreduce;
+        let trees = || (0..if scoped { 2 } else { 1 }).map(TreeId);
+        let results = [0, 1, 2].map(|rank| match pattern {
+            Pattern::Reduce(to) => (to.0 == rank).then_some(EVERYBODY),
+            Pattern::Broadcast(from) => Some(1 << (8 * from.0)),
+            _ => Some(EVERYBODY),
+        });
         let port = PortId;
         let config = SwitchConfig { slots, row_bytes: 4, policy, straggler_ns: 30_000_000 };
         let switch = |members, parent| {
             let mut switch = Switch::new(config, Tally::default());
             let claim = Claim::default();
-            let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
+            let (job, epoch) = (JobId(1), Epoch(1));
             let parent = port(parent);
-            let lease =
-                Lease { job, epoch, tree, members, parent, window: 2, fragment_bytes: 4, claim };
-            switch.install(Time(0), lease).unwrap();
+            for tree in trees() {
+                let members = Members::clone(&members);
+                let lease = Lease {
+                    job,
+                    epoch,
+                    tree,
+                    members,
+                    parent,
+                    window: 2,
+                    fragment_bytes: 4,
+                    claim,
+                };
+                switch.install(Time(0), lease).unwrap();
+            }
             switch
         };
         let rack = |workers: u32, racks| Members::Rack {
@@ -128,25 +148,29 @@ impl State {
             racks: Header::all(racks.len() as u8),
             workers: u32::MAX,
         }];
-        let (job, epoch, tree) = (JobId(1), Epoch(1), TreeId(0));
-        let lease = ServerLease {
-            job,
-            epoch,
-            tree,
-            racks,
-            neighbours,
-            window: 2,
-            fragment_bytes: 4,
-            slots,
-        };
-        server.install(Time(0), lease).unwrap();
-        let worker = |place| {
+        let (job, epoch) = (JobId(1), Epoch(1));
+        for tree in trees() {
+            let lease = ServerLease {
+                job,
+                epoch,
+                tree,
+                racks: racks.clone(),
+                neighbours: neighbours.clone(),
+                window: 2,
+                fragment_bytes: 4,
+                slots,
+            };
+            server.install(Time(0), lease).unwrap();
+        }
+        let worker = |(place, rank)| {
             let congestion = CongestionRule::Fixed(2);
             let config = WorkerConfig {
                 job,
                 epoch,
+                rank: Rank(rank),
                 ranks: WORKERS,
-                places: vec![place],
+                copies: scoped,
+                places: trees().map(|_| place).collect(),
                 window_max: 2,
                 fragment_bytes: 4,
                 slots,
@@ -161,12 +185,12 @@ impl State {
                 numel: 2,
                 fingerprint: 7,
                 fragments: Fragments::All,
-                pattern: Default::default(),
+                pattern: pattern.clone(),
             };
             worker.submit(what);
             worker
         };
-        let workers = places.map(worker).to_vec();
+        let workers = std::iter::zip(places, 0..).map(worker).collect();
         let mut state = State {
             workers,
             switches,
@@ -175,6 +199,7 @@ impl State {
             above,
             in_flight: Vec::new(),
             accepted: [[false; 2]; 3],
+            results,
             now: Time(0),
             timeouts: 0,
         };
@@ -217,9 +242,16 @@ impl State {
         let from = PortId(packet.from);
         if packet.to < WORKERS {
             let worker = &mut self.workers[packet.to as usize];
-            if let Ok(Some(accepted)) = worker.handle(self.now, false, &packet.header) {
-                assert_eq!(packet.value, EVERYBODY, "each worker once");
-                let place = &mut self.accepted[packet.to as usize][accepted.g as usize];
+            let result = self.results[packet.to as usize];
+            let accepted = worker.handle(self.now, false, &packet.header).ok().flatten();
+            if accepted.is_some() {
+                assert_eq!(Some(packet.value), result, "each worker once");
+            }
+            let settled = worker.poll_settled();
+            assert!(settled.is_none() || result.is_none(), "it has the elements");
+            if accepted.or(settled).is_some() {
+                let number = packet.header.sequence.0 as usize;
+                let place = &mut self.accepted[packet.to as usize][number];
                 assert!(!std::mem::replace(place, true), "accepted once");
             }
             self.pump_worker(packet.to);
@@ -278,7 +310,8 @@ impl State {
         let Some(accepted) = self.accepted.get(packet.to as usize) else { return false };
         let lacks = accepted.iter().filter(|&&a| !a).count();
         let new = !accepted[packet.header.sequence.0 as usize];
-        lacks == 0 || packet.header.kind == Kind::Result && (!new || lacks == 1)
+        let completes = matches!(packet.header.kind, Kind::Result | Kind::Done);
+        lacks == 0 || completes && (!new || lacks == 1)
     }
 
     /// Visits all possible next states.
@@ -342,7 +375,18 @@ fn faults(usual: u32) -> u32 {
 }
 
 fn check(two_levels: bool, slots: u32, policy: Policy, usual_faults: u32) {
-    let states = explore(State::new(two_levels, slots, policy, faults(usual_faults)));
+    check_pattern(two_levels, slots, policy, usual_faults, &Pattern::Allreduce);
+}
+
+fn check_pattern(
+    two_levels: bool,
+    slots: u32,
+    policy: Policy,
+    usual_faults: u32,
+    pattern: &Pattern,
+) {
+    let start = State::new(two_levels, slots, policy, faults(usual_faults), pattern);
+    let states = explore(start);
     println!("{states} states");
     assert!(states > 1000, "the world came to nothing after {states} states");
 }
@@ -365,4 +409,20 @@ fn one_rack_whose_fragments_collide() {
 #[test]
 fn two_levels_and_one_slot() {
     check(true, 1, Policy::FirstCome, 0);
+}
+
+#[test]
+fn one_worker_takes_the_sum() {
+    for (two_levels, slots, faults) in [(false, 8, 1), (false, 1, 0), (true, 8, 0)] {
+        let pattern = Pattern::Reduce(Rank(1));
+        check_pattern(two_levels, slots, Policy::FirstCome, faults, &pattern);
+    }
+}
+
+#[test]
+fn one_worker_sends_to_all() {
+    for (two_levels, rank) in [(false, 0), (true, 0), (true, 2)] {
+        let pattern = Pattern::Broadcast(Rank(rank));
+        check_pattern(two_levels, 1, Policy::FirstCome, 1, &pattern);
+    }
 }

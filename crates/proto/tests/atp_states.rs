@@ -64,9 +64,11 @@ fn contribution(level: Level, job: JobId, child: u8) -> Header {
         rack_fan_in: fan_ins.0,
         server_fan_in: fan_ins.1,
         slot: SlotIndex(5),
+        others: 0,
         workers,
         racks,
         next_slot: SlotIndex(0),
+        parties: Parties::All,
     }
 }
 
@@ -136,9 +138,20 @@ fn events() -> Vec<(&'static str, Act)> {
         ("child 2, in float", {
             send(12, |l| Header { arithmetic: Arithmetic::Float, ..contribution(l, OWN, 2) })
         }),
+        ("child 2, for another taker", {
+            send(12, |l| Header { parties: Parties::ToOne(1), ..contribution(l, OWN, 2) })
+        }),
+        ("child 2, alone", {
+            send(12, |l| Header { parties: Parties::FromOne(2), ..contribution(l, OWN, 2) })
+        }),
+        ("child 2, without elements", {
+            let parties = Parties::FromOne(0);
+            send(12, move |l| Header { kind: Kind::Ready, parties, ..contribution(l, OWN, 2) })
+        }),
         ("child 0 again, resend", send(10, |l| resent(l, 0))),
         ("child 2, resend", send(12, |l| resent(l, 2))),
         ("result", send(PARENT, |_| down(Kind::Result, OWN))),
+        ("done", send(PARENT, |_| down(Kind::Done, OWN))),
         ("float request", send(PARENT, |_| down(Kind::FloatRequest, OWN))),
         ("waiting for rack 1, worker 2", {
             send(PARENT, |_| Header { racks: 2, workers: 4, ..down(Kind::Waiting, OWN) })
@@ -163,7 +176,8 @@ fn sent(switch: &mut Switch<Rows>) -> String {
             let flag = |set: bool, name: &str| if set { format!(" {name}") } else { String::new() };
             let flags =
                 [flag(header.flags.resend, "resend"), flag(header.flags.collision, "collision")];
-            text.push(format!("up {} ({who}){}", value.unwrap_or(0), flags.concat()));
+            let what = value.map_or(format!("{:?}", header.kind).to_lowercase(), |v| v.to_string());
+            text.push(format!("up {what} ({who}){}", flags.concat()));
         } else {
             text.push(format!("{:?} to {}", header.kind, to.0 - 10).to_lowercase());
         }

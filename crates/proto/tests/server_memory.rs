@@ -4,7 +4,7 @@ use netsum_proto::atp::{LeaseError, Neighbour, Server, ServerLease};
 use netsum_proto::values::Rows;
 use netsum_proto::{Aggregator, PortId, Time};
 use netsum_wire::atp::{Flags, Header, Kind, Level};
-use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
+use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId};
 use proptest::prelude::*;
 
 const NOW: Time = Time(0);
@@ -45,6 +45,8 @@ fn floats(lease: &ServerLease, worker: u32, sequence: u32) -> Header {
         workers: 1 << worker,
         racks: 1,
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     }
 }
 

@@ -11,6 +11,7 @@ use crate::extension;
 use crate::field::{DecodeError, be16, be32, put16, put32};
 use crate::ids::{Epoch, JobId, Sequence, SlotIndex, TreeId};
 use crate::packet::packet_header;
+use crate::parties::Parties;
 
 /// Bytes before the payload of an unsealed packet.
 pub const HEADER_LEN: usize = 46;
@@ -39,16 +40,23 @@ pub enum Kind {
     Mismatch = 4,
     /// Up, worker to switch and server: nothing more will be sent in this epoch. No payload.
     Fin = 5,
+    /// Up, worker to server: its part in fragments to which it contributes no elements. No payload.
+    Ready = 6,
+    /// Down: the fragment is complete, for those who do not take its result. Acknowledges the contribution and frees
+    /// the slot. No payload.
+    Done = 7,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] = [
+    const ALL: [Kind; 8] = [
         Kind::Contribution,
         Kind::Result,
         Kind::Waiting,
         Kind::FloatRequest,
         Kind::Mismatch,
         Kind::Fin,
+        Kind::Ready,
+        Kind::Done,
     ];
 
     /// Whether elements follow the header.
@@ -58,7 +66,16 @@ impl Kind {
 
     /// Whether the packet travels from the server to the workers (the paper's `isAck`).
     pub const fn is_down(self) -> bool {
-        !matches!(self, Kind::Contribution | Kind::Fin)
+        !matches!(self, Kind::Contribution | Kind::Fin | Kind::Ready)
+    }
+
+    /// Whether packets of the kind go up and can belong to fragments with these parties.
+    const fn fits(self, parties: Parties) -> bool {
+        match self {
+            Kind::Contribution => !matches!(parties, Parties::Nobody),
+            Kind::Ready => matches!(parties, Parties::FromOne(_) | Parties::Nobody),
+            _ => matches!(parties, Parties::All),
+        }
     }
 }
 
@@ -111,16 +128,21 @@ pub struct Header {
     pub rack_fan_in: u8,
     /// Racks of the job (the paper's `fanInDegree1`).
     pub server_fan_in: u8,
-    /// Slot for the sum.
+    /// Slot for the sum; 0 in packets that have none.
     pub slot: SlotIndex,
+    /// In `Ready`, at the place of the slot: other fragments of which the packet says the same. Bit i is the number
+    /// `sequence` − 1 − i.
+    pub others: u32,
     /// Up: workers of the rack whose fragments are included (`bitmap0`), 0 for whole racks. Down: the workers that the
     /// packet is for, 0 for all.
     pub workers: u32,
     /// Up: racks whose fragments are included (`bitmap1`). Down: the racks that the packet is for, 0 for all.
     pub racks: u32,
-    /// In a result: the slot of the fragment that uses this one's entry in the table next (the paper returns it in the
-    /// unused bitmap).
+    /// Down, in a result or in `Done`: the slot of the fragment that uses this one's entry in the table next (the paper
+    /// returns it in the unused bitmap).
     pub next_slot: SlotIndex,
+    /// Up, at the place of the next slot: who contributes and who takes.
+    pub parties: Parties,
 }
 
 const LEVEL_BIT: u8 = 0x10;
@@ -138,11 +160,19 @@ impl Header {
         let kind = Kind::ALL.get(usize::from(h[1] & KIND_BITS)).copied();
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | LEVEL_BIT) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
+        let arithmetic = Arithmetic::from_code(h[2] >> 4).ok_or(DecodeError::UnknownFormat)?;
+        let parties = match kind.is_down() {
+            true => Parties::All,
+            false => Parties::from_codes(h[35], h[34])
+                .filter(|parties| kind.fits(*parties) && h[36..38] == [0; 2])
+                .ok_or(DecodeError::Reserved)?,
+        };
+        let (slot, ready) = (be32(h, 22), kind == Kind::Ready);
         let header = Header {
             kind,
             level: if h[1] & LEVEL_BIT == 0 { Level::Rack } else { Level::Server },
             flags: Flags::from_bits(h[2]),
-            arithmetic: Arithmetic::from_code(h[2] >> 4).ok_or(DecodeError::UnknownFormat)?,
+            arithmetic,
             tree: TreeId(h[3]),
             job: JobId(be32(h, 4)),
             sequence: Sequence(be32(h, 8)),
@@ -151,10 +181,12 @@ impl Header {
             n_elems: be16(h, 18),
             rack_fan_in: h[20],
             server_fan_in: h[21],
-            slot: SlotIndex(be32(h, 22)),
+            slot: SlotIndex(if ready { 0 } else { slot }),
+            others: if ready { slot } else { 0 },
             workers: be32(h, 26),
             racks: be32(h, 30),
-            next_slot: SlotIndex(be32(h, 34)),
+            next_slot: SlotIndex(if kind.is_down() { be32(h, 34) } else { 0 }),
+            parties,
         };
         if payload.len() != header.payload_len() {
             return Err(DecodeError::PayloadLength);
@@ -183,10 +215,15 @@ impl Header {
         put16(h, 18, self.n_elems);
         h[20] = self.rack_fan_in;
         h[21] = self.server_fan_in;
-        put32(h, 22, self.slot.0);
+        put32(h, 22, if self.kind == Kind::Ready { self.others } else { self.slot.0 });
         put32(h, 26, self.workers);
         put32(h, 30, self.racks);
-        put32(h, 34, self.next_slot.0);
+        if self.kind.is_down() {
+            put32(h, 34, self.next_slot.0);
+        } else {
+            (h[34], h[35]) = (self.parties.rank(), self.parties.code());
+            h[36..38].fill(0);
+        }
         h[38..].fill(0);
     }
 
@@ -267,9 +304,11 @@ mod tests {
             rack_fan_in: 4,
             server_fan_in: 32,
             slot: SlotIndex(0x0f10_1112),
+            others: 0,
             workers: 0b1010,
             racks: 0x8000_0000,
-            next_slot: SlotIndex(0x1314_1516),
+            next_slot: SlotIndex(0),
+            parties: Parties::ToOne(19),
         }
     }
 
@@ -285,13 +324,27 @@ mod tests {
     fn layout_is_the_documented_one() {
         let expected = [
             0x21, 0x10, 0x15, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0, 2, 4, 32, 15,
-            16, 17, 18, 0, 0, 0, 0x0a, 0x80, 0, 0, 0, 19, 20, 21, 22, 0, 0, 0, 0, 0, 0, 0, 0,
+            16, 17, 18, 0, 0, 0, 0x0a, 0x80, 0, 0, 0, 19, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let packet = packet(&header());
         assert_eq!(packet[..HEADER_LEN], expected);
         assert_eq!(packet.len(), HEADER_LEN + 8);
         assert_eq!(Header::decode(&packet).unwrap().0, header());
         assert_eq!(crate::job_of(&packet), Some(header().job));
+        let ready = Header {
+            kind: Kind::Ready,
+            slot: SlotIndex(0),
+            others: 0x0f10_1112,
+            parties: Parties::Nobody,
+            ..header()
+        };
+        let result = Header { kind: Kind::Result, next_slot: SlotIndex(0x1300_0016), ..header() };
+        let result = Header { parties: Parties::All, ..result };
+        for (header, last) in [(ready, [0, 3, 0, 0]), (result, [19, 0, 0, 22])] {
+            let packet = super::tests::packet(&header);
+            assert_eq!((&packet[22..26], &packet[34..38]), (&[15, 16, 17, 18][..], &last[..]));
+            assert_eq!(Header::decode(&packet).unwrap().0, header);
+        }
     }
 
     #[test]
@@ -304,7 +357,7 @@ mod tests {
         };
         assert_eq!(Header::decode(&good[..45]).unwrap_err(), DecodeError::TruncatedHeader);
         assert_eq!(with(0, 0x11), DecodeError::UnknownVersion);
-        assert_eq!(with(1, 0x06), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x08), DecodeError::UnknownKind);
         assert_eq!(with(1, 0x30), DecodeError::UnknownKind);
         assert_eq!(with(2, 0x50), DecodeError::UnknownFormat);
         assert_eq!(with(19, 3), DecodeError::PayloadLength);
@@ -315,6 +368,14 @@ mod tests {
         assert_eq!(with(29, 0), DecodeError::Members, "nobody's fragment");
         assert_eq!(with(30, 0), DecodeError::Members, "no rack's fragment");
         assert_eq!(with(33, 1), DecodeError::Members, "two racks, and single workers");
+        assert_eq!(with(34, 64), DecodeError::Reserved, "a rank beyond those that have a bit");
+        assert_eq!(with(35, 3), DecodeError::Reserved, "nobody, but a rank");
+        assert_eq!(with(36, 1), DecodeError::Reserved);
+        assert_eq!(
+            with(1, 0x16),
+            DecodeError::Reserved,
+            "who contributes is not ready without elements"
+        );
         let none = Header { n_elems: 0, ..header() };
         assert_eq!(Header::decode(&packet(&none)).unwrap_err(), DecodeError::EmptyFragment);
     }

@@ -462,7 +462,16 @@ local CUT = "cut short by the capture"
 
 local PANAMA = { [0] = "contribution", "partial", "result", "waiting", "mismatch", "acknowledgement", "fin", "empties" }
 local PARTIES = { [0] = "all", "to one", "from one", "nobody" }
-local ATP = { [0] = "contribution", "result", "waiting", "float request", "mismatch", "fin" }
+local ATP = {
+  [0] = "contribution",
+  "result",
+  "waiting",
+  "float request",
+  "mismatch",
+  "fin",
+  "ready",
+  "done",
+}
 local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin" }
 local DTYPES = {
   [0] = "float32", "float16", "bfloat16", "int32", "int64",
@@ -474,7 +483,8 @@ local PARTIAL_BYTES = { [0] = 4, 4, 4, 4, 8, [6] = 1, [10] = 2, [11] = 4, [12] =
 local CONTRIBUTION_BYTES = { [0] = 4, 2, 2, 4, 8, [6] = 1, [10] = 1, [11] = 1, [12] = 1 }
 local OPERATIONS = { [0] = "sum", "min", "max" }
 local ARITHMETIC = { [0] = "saturating", "wrapping", "min", "max", "float" }
-local UP = { contribution = true, partial = true, acknowledgement = true, fin = true, empties = true }
+local UP =
+  { contribution = true, partial = true, acknowledgement = true, fin = true, empties = true, ready = true }
 local SEALED_HEADER = 54
 
 local function bit_of(value, mask) return band(value, mask) ~= 0 end
@@ -568,6 +578,21 @@ local function members_are_possible(p)
   return workers == 0 and p.level == "server"
 end
 
+-- Who contributes and who takes, in packets that go up; false if the kind cannot have it.
+local function decode_atp_parties(p)
+  local rank = u8(p, 34)
+  p.parties = PARTIES[u8(p, 35)]
+  local one = p.parties == "to one" or p.parties == "from one"
+  if not p.parties or not zero(p, 36, 2) or rank >= 64 or (rank > 0 and not one) then
+    return false
+  elseif p.kind == "contribution" then
+    return p.parties ~= "nobody"
+  elseif p.kind == "ready" then
+    return p.parties == "from one" or p.parties == "nobody"
+  end
+  return p.parties == "all"
+end
+
 local function decode_atp(p)
   local kind, code = u8(p, 1), u8(p, 2)
   p.kind, p.level = ATP[band(kind, 0x0f)], bit_of(kind, 0x10) and "server" or "rack"
@@ -582,6 +607,9 @@ local function decode_atp(p)
   p.arithmetic = ARITHMETIC[rshift(code, 4)]
   if not p.arithmetic then
     return FORMAT
+  end
+  if UP[p.kind] and not decode_atp_parties(p) then
+    return RESERVED
   end
   p.sequence, p.elements = u32(p, 8), u16(p, 18)
   local has_payload = p.kind == "contribution" or p.kind == "result"
@@ -943,10 +971,17 @@ local function show_atp(p, t)
   t:add(f.n_elems, r(18, 2))
   t:add(f.rack_fan_in, r(20, 1))
   t:add(f.server_fan_in, r(21, 1))
-  t:add(f.slot, r(22, 4))
+  t:add(p.kind == "ready" and f.others or f.slot, r(22, 4))
   t:add(f.workers, r(26, 4))
   t:add(f.racks, r(30, 4))
-  t:add(f.next_slot, r(34, 4))
+  if UP[p.kind] then
+    t:add(f.parties, r(35, 1), p.parties or "unknown")
+    if p.parties == "to one" or p.parties == "from one" then
+      t:add(f.party, r(34, 1))
+    end
+  else
+    t:add(f.next_slot, r(34, 4))
+  end
   if not p.sealed then
     t:add(f.reserved, r(38, 8))
   end

@@ -11,8 +11,13 @@ use crate::support::{SOON, buffer, bytes, values, with_group};
 use crate::world::{RANKS, SUM, World, expected, stats};
 
 fn config(world: &World, rank: u32) -> GroupConfig {
+    config_of("panama", world, rank)
+}
+
+fn config_of(protocol: &str, world: &World, rank: u32) -> GroupConfig {
     let config = world.config(rank);
-    let options = Options { all_collectives: true, ..config.options.clone() };
+    let protocol = protocol.to_owned();
+    let options = Options { all_collectives: true, protocol, ..config.options.clone() };
     GroupConfig { options, ..config }
 }
 
@@ -104,10 +109,10 @@ fn reduce(group: &Group, rank: u32, dtype: Dtype, n: usize, salt: u64) -> Pendin
     Pending { what, work, result, expected, inputs: Vec::new(), before: Vec::new() }
 }
 
-fn allreduce(group: &Group, rank: u32, n: usize, salt: u64) -> Pending {
-    let mut result = buffer(&values(Dtype::F32, n, rank, salt));
-    let work = group.allreduce(result.lend_all(), Dtype::F32, SUM, SOON);
-    let expected = expected(Dtype::F32, ReduceOp::Sum, n, salt);
+fn allreduce(group: &Group, rank: u32, dtype: Dtype, n: usize, salt: u64) -> Pending {
+    let mut result = buffer(&values(dtype, n, rank, salt));
+    let work = group.allreduce(result.lend_all(), dtype, SUM, SOON);
+    let expected = expected(dtype, ReduceOp::Sum, n, salt);
     let what = format!("allreduce of {n} elements #{salt} at rank {rank}");
     Pending { what, work, result, expected, inputs: Vec::new(), before: Vec::new() }
 }
@@ -170,7 +175,7 @@ fn ranks_agree_on_measured_costs_and_explain_what_they_choose() {
         };
         let mut expected = 0;
         for n in [2, 500, 40_000, 400_000] {
-            allreduce(group, rank, n, 1).check();
+            allreduce(group, rank, Dtype::F32, n, 1).check();
             // Equal parts, as they are explained.
             allgather(group, rank, n * RANKS as usize, 2).check();
             reduce_scatter(group, rank, Dtype::F32, n * RANKS as usize, 2).check();
@@ -252,6 +257,21 @@ fn every_rank_gets_its_part_through_switches() {
 
 /// All ranks keep operations of all kinds in flight until stopped, and check each.
 fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
+    keep_adding([Dtype::F32, Dtype::Bf16], group, rank, enough, done);
+}
+
+/// The same with sums that slots make exactly.
+fn keep_adding_integers(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
+    keep_adding([Dtype::I32, Dtype::I32], group, rank, enough, done);
+}
+
+fn keep_adding(
+    [wide, narrow]: [Dtype; 2],
+    group: &Group,
+    rank: u32,
+    enough: &AtomicBool,
+    done: &AtomicU32,
+) {
     for round in 0.. {
         // Nobody has come further than this round, and all have ended the last one.
         let ended = done.load(Ordering::SeqCst);
@@ -267,11 +287,11 @@ fn keep_going(group: &Group, rank: u32, enough: &AtomicBool, done: &AtomicU32) {
         }
         let n = 30_000 + round as usize % 7;
         let pending = [
-            reduce_scatter(group, rank, Dtype::F32, n, 6 * round),
+            reduce_scatter(group, rank, wide, n, 6 * round),
             allgather(group, rank, n, 6 * round + 1),
-            reduce_scatter(group, rank, Dtype::Bf16, n, 6 * round + 1),
-            allreduce(group, rank, n, round),
-            reduce(group, rank, Dtype::F32, n / 4, round),
+            reduce_scatter(group, rank, narrow, n, 6 * round + 1),
+            allreduce(group, rank, wide, n, round),
+            reduce(group, rank, wide, n / 4, round),
             broadcast(group, rank, n / 4, round),
             allgather(group, rank, n, 6 * round + 2),
         ];
@@ -302,6 +322,62 @@ fn dead_switches_cost_pauses_and_no_bit() {
     for stats in &stats {
         assert!(stats["pauses"].as_array().unwrap().len() >= 4, "{stats}");
         assert_eq!(stats["path"], "trees", "{stats}");
+    }
+}
+
+#[test]
+fn every_rank_gets_its_part_through_slots_and_servers() {
+    let world = World::new();
+    let come = AtomicU32::new(0);
+    let reals = with_group(
+        RANKS,
+        |rank| config_of("atp", &world, rank),
+        |rank, group| {
+            for salt in 0..6 {
+                reduce_scatter(group, rank, Dtype::I32, 40_003, salt).check();
+                reduce(group, rank, Dtype::I32, 10_007, salt).check();
+                allgather(group, rank, 40_003, salt).check();
+                broadcast(group, rank, 10_007, salt).check();
+                allreduce(group, rank, Dtype::I32, 10_007, salt).check();
+                barrier(group, &come, 1 + salt as u32);
+            }
+            // Reals are added as integers: what a rank takes of a reduce-scatter is what an allreduce gives.
+            let own = values(Dtype::F32, 40_000, rank, 9);
+            let mut all = buffer(&own);
+            group.allreduce(all.lend_all(), Dtype::F32, SUM, SOON).wait(None).unwrap();
+            let mut parts: Vec<Buffer> = own.chunks(own.len() / 4).map(buffer).collect();
+            let lent = parts.iter_mut().map(Buffer::lend_all).collect();
+            let mut mine = buffer(&vec![0; own.len() / 4]);
+            let work = group.reduce_scatter(mine.lend_all(), lent, Dtype::F32, SUM, SOON);
+            work.wait(None).unwrap();
+            let stats = stats(group);
+            assert_eq!((&stats["protocol"], &stats["path"]), (&"atp".into(), &"trees".into()));
+            assert_eq!(stats["network_operations"], 6 * 6 + 2, "{stats}");
+            let trees = stats["trees"].as_array().unwrap().len();
+            assert_eq!(trees, 4, "two servers' trees and their copies: {stats}");
+            (bytes(&all), bytes(&mine))
+        },
+    );
+    let parts: Vec<u8> = reals.iter().flat_map(|(_, part)| part.clone()).collect();
+    assert!(reals.iter().all(|(all, _)| *all == parts), "reals are the same in every part");
+}
+
+#[test]
+fn dead_servers_cost_pauses_and_no_bit() {
+    let mut world = World::new();
+    let configs = (0..RANKS).map(|rank| config_of("atp", &world, rank)).collect();
+    let stats = world.under_load(configs, keep_adding_integers, |world, after| {
+        for victim in ["server0", "rack1"] {
+            after(5);
+            world.kill(victim);
+            after(5);
+            world.start(world.index(victim));
+        }
+        after(10);
+    });
+    for stats in &stats {
+        assert!(stats["pauses"].as_array().unwrap().len() >= 2, "{stats}");
+        assert_eq!((&stats["protocol"], &stats["path"]), (&"atp".into(), &"trees".into()));
     }
 }
 

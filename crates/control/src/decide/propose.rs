@@ -202,8 +202,8 @@ impl State {
         usual.unwrap_or((room / FRAGMENT_STEP * FRAGMENT_STEP).max(FRAGMENT_STEP))
     }
 
-    /// Drops trees that no switch has memory for; returns the window of the rest. With `panama`, the trees may get
-    /// copies, which need memory, too.
+    /// Drops trees that no switch has memory for; returns the window of the rest. The trees may get copies, which need
+    /// memory, too.
     pub(super) fn fit(
         &self,
         job: &Job,
@@ -236,6 +236,7 @@ impl State {
                 epoch: Epoch(job.epoch),
                 protocol,
                 trees: &granted,
+                copies: granted.len() > trees.len(),
                 window: 1,
                 fragment_bytes: fragment_bytes.try_into().unwrap_or(u16::MAX),
                 release_permille: 1000,
@@ -262,10 +263,15 @@ impl State {
     }
 
     /// Whether a job's trees get copies: it asks for that, and all their switches handle what travels on copies.
-    fn has_copies(&self, job: &Job, protocol: Protocol, trees: &[AggregationTree]) -> bool {
+    pub(super) fn has_copies(
+        &self,
+        job: &Job,
+        protocol: Protocol,
+        trees: &[AggregationTree],
+    ) -> bool {
         let mut switches = trees.iter().flat_map(AggregationTree::switches);
         let handle = |switch| self.switches[&switch].hello.all_collectives;
-        protocol == Protocol::Panama && job.spec.all_collectives && switches.all(handle)
+        protocol != Protocol::Switchml && job.spec.all_collectives && switches.all(handle)
     }
 
     /// Leases of other jobs, by switch.

@@ -170,6 +170,7 @@ mod tests {
             epoch: Epoch(1),
             protocol,
             trees,
+            copies: false,
             window: 1,
             fragment_bytes: 1408,
             release_permille: 1000,

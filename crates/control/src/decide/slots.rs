@@ -120,12 +120,17 @@ impl State {
             true => String::new(),
             false => format!("{} of {wanted} servers: {}", trees.len(), causes.join("; ")),
         };
+        let slot_space = self.slot_space(job, &trees);
+        let copies = self.has_copies(job, protocol, &trees);
+        if copies {
+            trees.extend_from_within(..);
+        }
         Proposal {
             protocol,
             choice: String::new(),
-            slot_space: self.slot_space(job, &trees),
+            slot_space,
             trees,
-            copies: false,
+            copies,
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes,
             window_max,

@@ -90,6 +90,37 @@ fn a_tree_per_server_through_both_levels() {
     assert_eq!(far.parent_address, world.fabric.switch("rack0").unwrap().address.to_string());
 }
 
+/// Slots are for sums: a copy claims none, and takes no part of the claim.
+#[test]
+fn trees_of_servers_have_copies_without_slots() {
+    let mut world = world(fabric());
+    let job = world.create_as(pb::CreateJobRequest {
+        size: 4,
+        min_bytes: Some(0),
+        protocol: "atp".to_owned(),
+        tenant: "gold".to_owned(),
+        all_collectives: true,
+        ..Default::default()
+    });
+    for rank in 0..4 {
+        world.join(job, rank, &format!("h{rank}"), 0).unwrap();
+    }
+    let plan = world.plan(job).clone();
+    checked(&plan, 4).unwrap();
+    assert_eq!((plan.copies, plan.slot_space), (true, 4096));
+    assert_eq!(world.roots(job), ["ps0", "ps1", "ps0", "ps1"]);
+    world.check_leases();
+    let claims: Vec<(u32, u32)> = (0..4)
+        .map(|tree| {
+            let is_there = |(at, lease): &&(String, pb::Lease)| at == "rack0" && lease.tree == tree;
+            let lease = &world.granted.iter().find(is_there).unwrap().1;
+            let slot = lease.slot.as_ref().unwrap();
+            (slot.guaranteed, slot.limit)
+        })
+        .collect();
+    assert_eq!(claims, [(50, 150), (50, 150), (0, 150), (0, 150)]);
+}
+
 #[test]
 fn keys_go_to_workers_and_leases_alone() {
     let cases = ["atp", "switchml", "panama"].map(|protocol| [(false, protocol), (true, protocol)]);

@@ -173,7 +173,9 @@ impl Job {
             let config = WorkerConfig {
                 job,
                 epoch,
+                rank: Rank(rank as u32),
                 ranks: WORKERS as u32,
+                copies: false,
                 places: vec![place],
                 window_max: WINDOW,
                 fragment_bytes,

@@ -7,7 +7,7 @@ use netsum_proto::atp::{Claim, Lease, Members, Policy, SwitchConfig};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::seal::{self, HopKeys};
 use netsum_wire::tag::Mac;
-use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
+use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId};
 
 use super::layout::ROW_BYTES;
 use super::plane::{Plane, PlaneOptions, ifindex, put};
@@ -182,6 +182,8 @@ fn packet(arithmetic: Arithmetic, elements: u16) -> Vec<u8> {
         workers: 1,
         racks: 1,
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     };
     let mut packet = vec![0; HEADER_LEN];
     header.encode(packet.first_chunk_mut().expect("it has that length"));

@@ -13,8 +13,8 @@ use netsum_proto::{CongestionRule, DropReason, Lease, Secrets, WorkerConfig, pan
 use netsum_wire::seal::{HopKeys, SEALED_HEADER_LEN, SealKey};
 use netsum_wire::tag::Mac;
 use netsum_wire::{
-    Arithmetic, Dtype, Epoch, Format, JobId, Protocol, Rank, ReduceOp, Sequence, SlotIndex, TreeId,
-    Vid,
+    Arithmetic, Dtype, Epoch, Format, JobId, Parties, Protocol, Rank, ReduceOp, Sequence,
+    SlotIndex, TreeId, Vid,
 };
 
 use crate::PATIENCE;
@@ -327,7 +327,9 @@ fn atp_worker((job, epoch, _): (JobId, Epoch, TreeId), rank: usize) -> WorkerCon
     let config = atp::WorkerConfig {
         job,
         epoch,
+        rank: Rank(rank as u32),
         ranks: WORKERS as u32,
+        copies: false,
         places: vec![place],
         window_max: WINDOW,
         fragment_bytes: ROW,
@@ -514,6 +516,8 @@ fn atp_header(shape: &Shape, n_elems: u16) -> netsum_wire::atp::Header {
         workers: 1,
         racks: 1 << shape.child,
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     }
 }
 

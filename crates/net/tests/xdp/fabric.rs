@@ -1,6 +1,7 @@
 //! Workers, two in-kernel switches and a server, each in a network namespace, with real packets between them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -8,10 +9,10 @@ use netsum_net::Buffer;
 use netsum_net::switch::{Role, SwitchDriver, SwitchOptions};
 use netsum_net::udp::SocketOptions;
 use netsum_net::worker::{Event, TreeOperation, WorkerDriver, WorkerPlan};
-use netsum_proto::CongestionRule;
 use netsum_proto::atp::*;
 use netsum_proto::operations::Submission;
 use netsum_proto::policer::{Owner, RateLimit};
+use netsum_proto::{CongestionRule, Pattern};
 use netsum_wire::atp::Level;
 use netsum_wire::seal::HopKeys;
 use netsum_wire::tag::Mac;
@@ -86,19 +87,34 @@ impl Fabric {
     }
 
     fn add_job_with(&self, job: u32, sealed: bool) -> Job {
-        let job = self.begin(job, sealed);
-        self.wait("the kernel to serve the job", || {
-            let of = |switch: &SwitchDriver| in_kernel(switch).contains(&(job.id, TreeId(0)));
-            of(&self.rack) && of(&self.middle)
-        });
+        let job = self.begin(job, sealed, 1);
+        self.wait_for_kernel(&job, 1);
         job
     }
 
+    /// A job whose tree has a copy, for all collectives.
+    fn add_collective_job(&self, job: u32) -> Job {
+        let job = self.begin(job, true, 2);
+        self.wait_for_kernel(&job, 2);
+        job
+    }
+
+    fn wait_for_kernel(&self, job: &Job, trees: u8) {
+        self.wait("the kernel to serve the job", || {
+            let served = |switch: &SwitchDriver| {
+                let leases = in_kernel(switch);
+                (0..trees).all(|tree| leases.contains(&(job.id, TreeId(tree))))
+            };
+            served(&self.rack) && served(&self.middle)
+        });
+    }
+
     /// The same, in the kernel or not.
-    fn begin(&self, job: u32, sealed: bool) -> Job {
+    fn begin(&self, job: u32, sealed: bool, trees: u8) -> Job {
         // Of each rank, of the rack switch and of the server's switch: the hop to its parent.
-        let keys = |hops: &[u8]| {
-            let key = |&hop: &u8| HopKeys::new(Mac::Nh, std::array::from_fn(|i| hop ^ i as u8));
+        let keys_of = |tree: u8, hops: &[u8]| {
+            let byte = |hop: u8, i: usize| (hop | tree << 4) ^ i as u8;
+            let key = |&hop: &u8| HopKeys::new(Mac::Nh, std::array::from_fn(|i| byte(hop, i)));
             sealed.then(|| hops.iter().map(key).collect::<Vec<_>>())
         };
         let workers: Vec<_> = (3..6)
@@ -110,22 +126,25 @@ impl Fabric {
             })
             .collect();
         let at: Vec<_> = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
-        let (job, epoch, tree) = (JobId(job), Epoch(1), TreeId(0));
-        let lease = |members, parent| {
-            let (window, fragment_bytes, claim) = (WINDOW, ROW, Claim::default());
-            Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim }
-        };
-        let members = Members::Rack { workers: at[..2].to_vec(), rack: 0, racks: 2 };
-        self.rack.install_with(lease(members, address(1)), keys(&[0, 1, 3])).unwrap();
-        let racks = vec![Rack { port: address(0), workers: 2 }, Rack { port: at[2], workers: 1 }];
-        let members = Members::Server { racks };
-        self.middle.install_with(lease(members, address(2)), keys(&[3, 2, 4])).unwrap();
-        let neighbours = vec![Neighbour { port: address(1), racks: 0b11, workers: u32::MAX }];
-        let (racks, window, fragment_bytes) = (vec![vec![0, 1], vec![2]], WINDOW, ROW);
-        let slots = SLOTS;
-        let lease =
-            ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
-        self.server.install_with(lease, keys(&[4])).unwrap();
+        let (job, epoch) = (JobId(job), Epoch(1));
+        for tree in (0..trees).map(TreeId) {
+            let keys = |hops: &[u8]| keys_of(tree.0, hops);
+            let lease = |members, parent| {
+                let (window, fragment_bytes, claim) = (WINDOW, ROW, Claim::default());
+                Lease { job, epoch, tree, members, parent, window, fragment_bytes, claim }
+            };
+            let members = Members::Rack { workers: at[..2].to_vec(), rack: 0, racks: 2 };
+            self.rack.install_with(lease(members, address(1)), keys(&[0, 1, 3])).unwrap();
+            let rack = Rack { port: address(0), workers: 2 };
+            let members = Members::Server { racks: vec![rack, Rack { port: at[2], workers: 1 }] };
+            self.middle.install_with(lease(members, address(2)), keys(&[3, 2, 4])).unwrap();
+            let neighbours = vec![Neighbour { port: address(1), racks: 0b11, workers: u32::MAX }];
+            let (racks, window, fragment_bytes) = (vec![vec![0, 1], vec![2]], WINDOW, ROW);
+            let slots = SLOTS;
+            let lease =
+                ServerLease { job, epoch, tree, racks, neighbours, window, fragment_bytes, slots };
+            self.server.install_with(lease, keys(&[4])).unwrap();
+        }
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let place = WorkerPosition {
                 level: if rank == 2 { Level::Server } else { Level::Rack },
@@ -137,8 +156,10 @@ impl Fabric {
             let config = WorkerConfig {
                 job,
                 epoch,
+                rank: Rank(rank as u32),
                 ranks: 3,
-                places: vec![place],
+                copies: trees == 2,
+                places: vec![place; usize::from(trees)],
                 window_max: WINDOW,
                 fragment_bytes: ROW,
                 slots: SLOTS,
@@ -146,8 +167,10 @@ impl Fabric {
                 scaling: Scaling::Shared,
             };
             let config = config.into();
-            let plan = WorkerPlan { config, switches: vec![address(usize::from(rank == 2))] };
-            worker.begin_with(plan, keys(&[rank as u8]));
+            let above = address(usize::from(rank == 2));
+            let plan = WorkerPlan { config, switches: vec![above; usize::from(trees)] };
+            let keys = (0..trees).map(|tree| keys_of(tree, &[rank as u8]));
+            worker.begin_with(plan, keys.collect::<Option<Vec<_>>>().map(|keys| keys.concat()));
         }
         Job { id: job, workers }
     }
@@ -184,27 +207,17 @@ struct Job {
 }
 
 impl Job {
-    /// Reduces integers, and checks every rank's sum bit by bit.
-    fn reduce(&self, id: u64, numel: usize) {
-        let value = |rank: u32, i: usize| {
-            (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank * 40_503 + id as u32)
-        };
-        let of = |rank| (0..numel).flat_map(|i| value(rank, i).to_le_bytes()).collect();
-        let inputs: Vec<Vec<u8>> = (0..3).map(of).collect();
-        let mut expected = inputs[0].clone();
-        inputs[1..].iter().for_each(|input| _ = Arithmetic::Wrapping.combine(&mut expected, input));
-        let mut buffers: Vec<_> = inputs.into_iter().map(Buffer::from_vec).collect();
+    /// Runs an operation on `numel` integers, and checks what every rank gets.
+    fn run(&self, id: u64, numel: usize, pattern: &Pattern, expected: impl Fn(u32, usize) -> u32) {
+        let own = |rank: u32| (0..numel).map(move |i| word(rank, i, id));
+        let bytes =
+            |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect();
+        let mut buffers: Vec<Buffer> =
+            (0..3).map(|rank| Buffer::from_vec(bytes(&mut own(rank)))).collect();
         for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
             let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
-            let (numel, fragments) = (numel as u64, Fragments::All);
-            let submission = Submission {
-                id,
-                format,
-                numel,
-                fingerprint: 7,
-                fragments,
-                pattern: Default::default(),
-            };
+            let (numel, fragments, pattern) = (numel as u64, Fragments::All, pattern.clone());
+            let submission = Submission { id, format, numel, fingerprint: 7, fragments, pattern };
             worker.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
         }
         for (_, events) in &self.workers {
@@ -213,10 +226,46 @@ impl Job {
                 other => panic!("{other:?}"),
             }
         }
-        for (rank, buffer) in buffers.iter().enumerate() {
-            assert!(buffer.slice(0..buffer.len()) == expected, "rank {rank} of operation {id}");
+        for (rank, buffer) in (0..).zip(&buffers) {
+            let expected: Vec<u8> = bytes(&mut (0..numel).map(|i| expected(rank, i)));
+            let got = buffer.slice(0..buffer.len());
+            assert!(got == expected, "rank {rank} of operation {id}, {pattern:?}");
         }
     }
+
+    /// Runs a reduce-scatter, an all-gather, a reduce, a broadcast and a barrier.
+    fn run_all(&self, first: u64) {
+        let sizes = [20_000, 30_003, 25_001];
+        let numel = sizes.iter().sum::<usize>();
+        let owner = |i: usize| (0..3).find(|&r| i < sizes[..=r].iter().sum()).unwrap() as u32;
+        let shards: Arc<[u64]> = sizes.iter().map(|&n| n as u64).collect();
+        let sum = |i, id| (0..3).fold(0, |sum: u32, rank| sum.wrapping_add(word(rank, i, id)));
+        let taken = |id: u64, taker: &dyn Fn(usize) -> u32, rank: u32, i: usize| {
+            if taker(i) == rank { sum(i, id) } else { word(rank, i, id) }
+        };
+        let id = first;
+        let pattern = Pattern::ReduceScatter(shards.clone());
+        self.run(id, numel, &pattern, |rank, i| taken(id, &owner, rank, i));
+        let id = first + 1;
+        self.run(id, numel, &Pattern::Allgather(shards), |_, i| word(owner(i), i, id));
+        let id = first + 2;
+        let (to, from) = (Pattern::Reduce(Rank(2)), Pattern::Broadcast(Rank(1)));
+        self.run(id, 50_000, &to, |rank, i| taken(id, &|_| 2, rank, i));
+        let id = first + 3;
+        self.run(id, 50_000, &from, |_, i| word(1, i, id));
+        self.run(first + 4, 0, &Pattern::Barrier, |_, _| unreachable!("it has no elements"));
+    }
+
+    /// Reduces integers, and checks every rank's sum bit by bit.
+    fn reduce(&self, id: u64, numel: usize) {
+        let sum = |i: usize| (0..3).fold(0, |sum: u32, rank| sum.wrapping_add(word(rank, i, id)));
+        self.run(id, numel, &Pattern::Allreduce, |_, i| sum(i));
+    }
+}
+
+/// Element `i` of what a rank contributes to an operation.
+fn word(rank: u32, i: usize, id: u64) -> u32 {
+    (i as u32).wrapping_mul(2_654_435_761).wrapping_add(rank * 40_503 + id as u32)
 }
 
 #[test]
@@ -232,6 +281,28 @@ fn sums_through_two_levels_in_the_kernel_are_exact_with_loss() {
     let lossy = [(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")];
     if let Some(_lossy) = fabric.lose(&lossy) {
         job.reduce(1, 100_001);
+        let resent: u64 =
+            job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
+        assert!(resent > 0, "nothing was lost");
+    }
+    drop(job);
+    fabric.wait("all slots to be free", || {
+        [&fabric.rack, &fabric.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
+    });
+}
+
+#[test]
+fn all_collectives_run_in_the_kernel_with_loss() {
+    let Some(fabric) = Fabric::new() else { return };
+    let job = fabric.add_collective_job(1);
+    job.run_all(0);
+    let slots = fabric.rack.snapshot().unwrap().slots;
+    let of = |tree| slots.iter().find(|s| s.lease.tree == TreeId(tree)).unwrap().counters;
+    let (sums, copies) = (of(0), of(1));
+    assert!(sums.completed > 0 && sums.results > 0, "{sums:?}");
+    assert!(copies.added == 0 && copies.passed > 0 && copies.results > 0, "{copies:?}");
+    if let Some(_lossy) = fabric.lose(&[(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")]) {
+        job.run_all(5);
         let resent: u64 =
             job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
         assert!(resent > 0, "nothing was lost");
@@ -262,7 +333,7 @@ fn a_job_with_a_limited_rate_is_served_in_user_space() {
     let limit = RateLimit { bytes_per_s: Some(1 << 40), packets_per_s: None };
     for (job, sealed) in [(1, true), (2, false)] {
         fabric.rack.own(JobId(job), Owner { tenant: None, limit }).unwrap();
-        let job = fabric.begin(job, sealed);
+        let job = fabric.begin(job, sealed, 1);
         job.reduce(0, 20_000);
     }
     assert_eq!(in_kernel(&fabric.rack), []);

@@ -11,7 +11,7 @@ use netsum_proto::{Hop as SealedHop, SharedNumbers};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::seal::{HopKeys, with_room};
 use netsum_wire::tag::Mac;
-use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
+use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId};
 
 const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7701);
 const PARENT: u8 = 2;
@@ -108,6 +108,8 @@ fn packet(kind: Kind, epoch: u16, worker: u8, sequence: u32, elements: u16) -> V
         workers: if up { 1 << worker } else { 0 },
         racks: u32::from(up),
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     };
     let mut packet = vec![0; HEADER_LEN];
     header.encode(packet.first_chunk_mut().unwrap());

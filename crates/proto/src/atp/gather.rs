@@ -1,7 +1,9 @@
 //! One fragment at the server: the contributions so far, and their sum.
 
 use netsum_wire::atp::{Flags, Header, Kind, Level};
-use netsum_wire::{Arithmetic, Epoch, JobId, Sequence, SlotIndex, TreeId};
+use netsum_wire::{
+    Arithmetic, Epoch, JobId, MAX_SCOPED_RANKS, Parties, Sequence, SlotIndex, TreeId,
+};
 
 use super::lease::ServerLease;
 use crate::DropReason;
@@ -10,23 +12,25 @@ use crate::values::Values;
 /// State of a fragment.
 #[derive(Clone, Debug, Hash)]
 pub(crate) enum Phase<B> {
-    /// No contribution.
+    /// No elements.
     Empty,
     /// The sum of some contributions.
     Integers(B),
     /// The integers did not fit: each rank's floats, until all have arrived.
     Floats(Vec<Option<B>>),
-    /// The sum of all contributions.
-    Done(B),
+    /// All have taken part: the sum of their contributions, or what one of them contributed; nothing for a barrier.
+    Done(Option<B>),
 }
 
 /// One fragment.
 #[derive(Clone, Debug, Hash)]
 pub(crate) struct Entry<B> {
     pub(crate) phase: Phase<B>,
-    /// Header of the first contribution.
+    /// Header of the first packet that says what the fragment is.
     pub(crate) header: Header,
-    /// Workers whose contributions have arrived, by rack.
+    /// Whether there was one: otherwise the header has the number alone.
+    shaped: bool,
+    /// Workers whose contributions have arrived, or who have said that they have none, by rack.
     covered: Vec<u32>,
     pub(crate) overflow: bool,
     pub(crate) ecn: bool,
@@ -53,6 +57,7 @@ impl<B: Copy> Entry<B> {
         Entry {
             phase: Phase::Empty,
             header: NOTHING,
+            shaped: false,
             covered: vec![0; racks],
             overflow: false,
             ecn: false,
@@ -62,17 +67,28 @@ impl<B: Copy> Entry<B> {
         }
     }
 
-    /// Starts the entry for `header`'s fragment, and discards the one two windows before. The first contribution
-    /// determines the properties of the fragment.
-    pub(crate) fn begin<V: Values<Buffer = B>>(&mut self, header: &Header, values: &mut V) {
-        if self.header.sequence != header.sequence {
+    /// Starts the entry for a number, and discards the fragment two windows before.
+    pub(crate) fn begin<V: Values<Buffer = B>>(&mut self, sequence: Sequence, values: &mut V) {
+        if self.header.sequence != sequence {
             self.clear(values);
+            self.header = Header { sequence, ..NOTHING };
         }
-        if matches!(self.phase, Phase::Empty) {
-            self.header = *header;
-            self.covered.fill(0);
-            (self.overflow, self.ecn, self.collided) = (false, false, false);
-            self.summed_as = header.arithmetic;
+    }
+
+    /// Determines the properties of the fragment, if no packet has done so before.
+    pub(crate) fn shape(&mut self, lease: &ServerLease, header: &Header) {
+        if self.shaped {
+            return;
+        }
+        self.header = *header;
+        self.summed_as = header.arithmetic;
+        // Whose elements are to come has not yet taken part, whatever it said.
+        for (covered, ranks) in self.covered.iter_mut().zip(&lease.racks) {
+            for (worker, &rank) in ranks.iter().enumerate() {
+                if header.parties.contributes(rank_bit(rank)) {
+                    *covered &= !(1 << worker);
+                }
+            }
         }
     }
 
@@ -83,6 +99,7 @@ impl<B: Copy> Entry<B> {
         let real = |a: &Arithmetic| matches!(a, Arithmetic::Saturating | Arithmetic::Float);
         self.header.chunk == header.chunk
             && self.header.n_elems == header.n_elems
+            && self.header.parties == header.parties
             && (same || both.iter().all(real))
     }
 
@@ -94,6 +111,11 @@ impl<B: Copy> Entry<B> {
         payload: &V::Payload,
         values: &mut V,
     ) -> Result<Merge, DropReason> {
+        if let Parties::FromOne(from) = header.parties
+            && lease.only_rank(header) != Some(from.into())
+        {
+            return Err(DropReason::Members);
+        }
         let new = self.count_new(lease, header);
         match (&self.phase, new) {
             (Phase::Floats(_), _) | (_, Coverage { fresh: 0, .. }) => return Ok(Merge::Known),
@@ -114,6 +136,27 @@ impl<B: Copy> Entry<B> {
         }
         self.cover(lease, header);
         Ok(Merge::New { contributions: new.fresh })
+    }
+
+    /// Notes that a rank takes part without elements; `None` if it may not. `shapes`: whether the packet says what the
+    /// fragment is.
+    pub(crate) fn note_ready(
+        &mut self,
+        lease: &ServerLease,
+        header: &Header,
+        shapes: bool,
+    ) -> Option<Merge> {
+        let rank = lease.only_rank(header)?;
+        let known = self.shaped || shapes;
+        if known && self.header.parties.contributes(rank_bit(rank)) {
+            return None;
+        }
+        self.shaped = known;
+        let (rack, workers) = (header.racks.trailing_zeros() as usize, header.workers);
+        let known = self.covered[rack] & workers != 0;
+        self.covered[rack] |= workers;
+        self.ecn |= header.flags.ecn;
+        Some(if known { Merge::Known } else { Merge::New { contributions: 0 } })
     }
 
     /// Stores one rank's floats.
@@ -142,10 +185,10 @@ impl<B: Copy> Entry<B> {
         Ok(Merge::New { contributions: 1 })
     }
 
-    /// Whether all workers have contributed.
+    /// Whether all workers have taken part.
     pub(crate) fn is_full(&self, lease: &ServerLease) -> bool {
         let all = lease.racks.iter().map(|r| Header::all(r.len() as u8));
-        self.covered.iter().copied().eq(all)
+        self.shaped && self.covered.iter().copied().eq(all)
     }
 
     /// Discards the integers; the entry then waits for floats.
@@ -168,14 +211,15 @@ impl<B: Copy> Entry<B> {
         values: &mut V,
     ) -> Result<(), DropReason> {
         let sum = match &self.phase {
-            Phase::Integers(sum) => *sum,
+            Phase::Integers(sum) => Some(*sum),
             Phase::Floats(parts) => {
                 let parts: Vec<B> = parts.iter().flatten().copied().collect();
                 let sum = values.add_floats(&parts).ok_or(DropReason::NoMemory)?;
                 parts.into_iter().for_each(|part| values.free(part));
-                sum
+                Some(sum)
             }
-            Phase::Empty | Phase::Done(_) => return Ok(()),
+            Phase::Empty => None,
+            Phase::Done(_) => return Ok(()),
         };
         self.phase = Phase::Done(sum);
         Ok(())
@@ -184,13 +228,17 @@ impl<B: Copy> Entry<B> {
     /// Frees all memory of the entry.
     pub(crate) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         match std::mem::replace(&mut self.phase, Phase::Empty) {
-            Phase::Integers(sum) | Phase::Done(sum) => values.free(sum),
+            Phase::Integers(sum) | Phase::Done(Some(sum)) => values.free(sum),
             Phase::Floats(parts) => parts.into_iter().flatten().for_each(|part| values.free(part)),
-            Phase::Empty => {}
+            Phase::Empty | Phase::Done(None) => {}
         }
+        self.shaped = false;
+        self.covered.fill(0);
+        (self.overflow, self.ecn, self.collided) = (false, false, false);
     }
 
     fn cover(&mut self, lease: &ServerLease, header: &Header) {
+        self.shaped = true;
         for (rack, covered) in self.covered.iter_mut().enumerate() {
             if header.racks >> rack & 1 == 1 {
                 *covered |= lease.workers_of(rack, header);
@@ -243,5 +291,11 @@ const NOTHING: Header = Header {
     slot: SlotIndex(0),
     workers: 0,
     racks: 0,
+    others: 0,
     next_slot: SlotIndex(0),
+    parties: Parties::All,
 };
+
+fn rank_bit(rank: u32) -> u64 {
+    1 << (rank % MAX_SCOPED_RANKS)
+}

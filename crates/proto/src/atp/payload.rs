@@ -24,7 +24,8 @@ impl Worker {
         match content {
             Content::Exponents(numbers) => {
                 for (g, out) in numbers.clone().zip(out.as_chunks_mut().0) {
-                    let operation = self.operations.find(g).expect("it follows its exponents");
+                    let found = self.operations.first().find(g);
+                    let operation = found.expect("it follows its exponents");
                     let (_, range) = operation.fragment(g);
                     let exponent = Exponent::of(operation.submission.format.dtype, elements(range));
                     *out = exponent.to_wire().to_le_bytes();
@@ -58,7 +59,7 @@ impl Worker {
 
     fn set_exponents(&mut self, numbers: Range<u64>, exponents: impl Iterator<Item = Exponent>) {
         for (g, exponent) in numbers.zip(exponents) {
-            let Some(operation) = self.operations.find_mut(g) else { return };
+            let Some(operation) = self.operations.first_mut().find_mut(g) else { return };
             let offset = (g - operation.numbers().start) as usize;
             if let Stage::Shared { scales, known } = &mut operation.state {
                 scales[offset] = Some(exponent);
@@ -68,8 +69,7 @@ impl Worker {
     }
 
     fn dtype_of(&self, outgoing: &Outgoing) -> netsum_wire::Dtype {
-        let g = self.g_in_flight(&outgoing.header);
-        let operation = g.and_then(|g| self.operations.find(g));
+        let operation = self.in_flight(&outgoing.header);
         let operation = operation.expect("a number in flight has an operation");
         operation.submission.format.dtype
     }

@@ -1,5 +1,6 @@
 //! A fragment on its way up through a switch: added to its slot, or forwarded.
 
+use netsum_wire::Parties;
 use netsum_wire::atp::{Flags, Header, Level};
 
 use super::lease::Members;
@@ -22,7 +23,9 @@ impl<V: Values> Switch<V> {
         let everyone = tenant.lease.everyone();
         let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
         let at_server = matches!(tenant.lease.members, Members::Server { .. });
-        let Some(row) = row.filter(|_| header.arithmetic.in_slots() && everyone != 1) else {
+        // A slot would only delay what one rank contributes alone.
+        let adds = everyone != 1 && !matches!(header.parties, Parties::FromOne(_));
+        let Some(row) = row.filter(|_| header.arithmetic.in_slots() && adds) else {
             return self.pass_up(header, payload);
         };
         if at_server && header.flags.resend {

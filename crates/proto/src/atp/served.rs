@@ -1,7 +1,7 @@
 //! One job at a parameter server: admission of packets, fragments in flight, answers.
 
-use netsum_wire::SlotIndex;
 use netsum_wire::atp::{Flags, Header, Kind, Level};
+use netsum_wire::{Parties, Sequence, SlotIndex};
 
 use super::gather::{Entry, Phase};
 use super::lease::{Neighbour, ServerLease};
@@ -67,6 +67,11 @@ impl<B: Copy> Tenant<B> {
         }
     }
 
+    /// The place of a number in the ring.
+    pub(super) fn index(&self, sequence: Sequence) -> usize {
+        sequence.0 as usize & (self.ring.len() - 1)
+    }
+
     /// Frees all memory of the lease.
     pub(super) fn clear<V: Values<Buffer = B>>(&mut self, values: &mut V) {
         self.ring.iter_mut().for_each(|entry| entry.clear(values));
@@ -74,7 +79,7 @@ impl<B: Copy> Tenant<B> {
 
     pub(super) fn advance(&mut self) {
         loop {
-            let entry = &self.ring[self.base as usize & (self.ring.len() - 1)];
+            let entry = &self.ring[self.index(Sequence(self.base))];
             let done = matches!(entry.phase, Phase::Done(_));
             if !done || entry.header.sequence.0 != self.base {
                 return;
@@ -83,8 +88,8 @@ impl<B: Copy> Tenant<B> {
         }
     }
 
-    /// The result of a fragment that is done.
-    pub(super) fn result(&self, index: usize) -> (Header, Option<B>) {
+    /// What tells workers that a fragment is done: the result, or for those who do not take it its completion.
+    pub(super) fn completion(&self, index: usize, kind: Kind) -> (Header, Option<B>) {
         let entry = &self.ring[index];
         let Phase::Done(values) = entry.phase else { unreachable!("it is done") };
         let flags = Flags { ecn: entry.ecn, ..Flags::default() };
@@ -92,9 +97,9 @@ impl<B: Copy> Tenant<B> {
             flags,
             arithmetic: entry.summed_as,
             next_slot: entry.next_slot,
-            ..down(&entry.header, Kind::Result)
+            ..down(&entry.header, kind)
         };
-        (header, Some(values))
+        (header, values.filter(|_| kind.has_payload()))
     }
 }
 
@@ -140,6 +145,23 @@ impl ServerLease {
         self.racks.get(one(header.racks)?)?.get(one(header.workers)?).copied()
     }
 
+    /// Whether a rank is among the members of a packet.
+    pub(super) fn includes(&self, header: &Header, rank: u32) -> bool {
+        self.place_of(rank).is_some_and(|(racks, workers)| {
+            let rack = racks.trailing_zeros() as usize;
+            header.racks & racks != 0 && self.workers_of(rack, header) & workers != 0
+        })
+    }
+
+    /// Rack and worker, by bit, of a rank.
+    pub(super) fn place_of(&self, rank: u32) -> Option<(u32, u32)> {
+        let place = |(rack, workers): (usize, &Vec<u32>)| {
+            let worker = workers.iter().position(|&other| other == rank)?;
+            Some((1 << rack, 1 << worker))
+        };
+        self.racks.iter().enumerate().find_map(place)
+    }
+
     /// Workers of a rack whose contributions are in a packet that names the rack.
     pub(super) fn workers_of(&self, rack: usize, header: &Header) -> u32 {
         match header.racks.count_ones() {
@@ -156,9 +178,11 @@ pub(super) fn down(about: &Header, kind: Kind) -> Header {
         level: Level::Server,
         flags: Flags::default(),
         n_elems: if kind.has_payload() { about.n_elems } else { 0 },
+        others: 0,
         workers: 0,
         racks: 0,
         next_slot: SlotIndex(0),
+        parties: Parties::All,
         ..*about
     }
 }

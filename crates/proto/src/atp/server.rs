@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 
 use netsum_wire::atp::{Flags, Header, Kind};
-use netsum_wire::{Arithmetic, Epoch, JobId, SlotIndex, TreeId};
+use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId};
 
 use super::gather::{Entry, Merge, Phase};
-use super::lease::{LeaseError, ServerLease};
+use super::lease::{LeaseError, Neighbour, ServerLease};
 use super::served::{ServerCounters, Tenant, down};
 use super::switch::Transmit;
 use super::table::SlotTable;
@@ -205,7 +205,37 @@ impl<V: Values> Server<V> {
         }
         tenant.admit(header)?;
         let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
-        self.contribute(from, &Header { flags, ..*header }, payload)
+        let header = &Header { flags, ..*header };
+        match header.kind {
+            Kind::Ready => self.take_ready(from, header),
+            _ => self.contribute(from, header, payload),
+        }
+    }
+
+    /// Handles a worker's notice that it takes part in fragments without elements.
+    fn take_ready(&mut self, from: PortId, header: &Header) -> Result<(), DropReason> {
+        let key = (header.job, header.tree);
+        let is_named = |behind: &u32| header.others >> (behind - 1) & 1 == 1;
+        // In the order of numbers, in which workers expect results.
+        for behind in (1..=u32::BITS).rev().filter(is_named) {
+            let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
+            let sequence = Sequence(header.sequence.0.wrapping_sub(behind));
+            let other = Header { sequence, ..*header };
+            if tenant.admit(&other).is_err() {
+                continue;
+            }
+            let index = tenant.index(sequence);
+            let entry = &mut tenant.ring[index];
+            entry.begin(sequence, &mut self.values);
+            if let Some(Merge::New { .. }) = entry.note_ready(&tenant.lease, &other, false) {
+                self.release(key, index)?;
+            }
+        }
+        let index = self.begin(key, header)?;
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
+        let entry = &mut tenant.ring[index];
+        let noted = entry.note_ready(&tenant.lease, header, true).ok_or(DropReason::Members)?;
+        self.conclude(from, header, index, noted)
     }
 
     fn contribute(
@@ -215,17 +245,9 @@ impl<V: Values> Server<V> {
         payload: &V::Payload,
     ) -> Result<(), DropReason> {
         let key = (header.job, header.tree);
+        let index = self.begin(key, header)?;
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
-        let index = header.sequence.0 as usize & (tenant.ring.len() - 1);
         let entry = &mut tenant.ring[index];
-        entry.begin(header, &mut self.values);
-        if !entry.is_of(header) {
-            tenant.counters.mismatches += 1;
-            let rank = tenant.lease.only_rank(header);
-            let next_slot = SlotIndex(rank.map_or(0, |rank| rank + 1));
-            self.notify(key, Header { next_slot, ..down(header, Kind::Mismatch) });
-            return Err(DropReason::Mismatch);
-        }
         let merged = if matches!(entry.phase, Phase::Done(_)) {
             Merge::Known
         } else if header.arithmetic == Arithmetic::Float {
@@ -233,6 +255,36 @@ impl<V: Values> Server<V> {
         } else {
             entry.merge(&tenant.lease, header, payload, &mut self.values)?
         };
+        self.conclude(from, header, index, merged)
+    }
+
+    /// The entry of a packet's fragment; tells all workers if the packet disagrees with those before it.
+    fn begin(&mut self, key: (JobId, TreeId), header: &Header) -> Result<usize, DropReason> {
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
+        let index = tenant.index(header.sequence);
+        let entry = &mut tenant.ring[index];
+        entry.begin(header.sequence, &mut self.values);
+        entry.shape(&tenant.lease, header);
+        if entry.is_of(header) {
+            return Ok(index);
+        }
+        tenant.counters.mismatches += 1;
+        let rank = tenant.lease.only_rank(header);
+        let next_slot = SlotIndex(rank.map_or(0, |rank| rank + 1));
+        self.notify(key, Header { next_slot, ..down(header, Kind::Mismatch) });
+        Err(DropReason::Mismatch)
+    }
+
+    /// Goes on after a packet was merged: releases the fragment if it is complete, answers a packet that came before.
+    fn conclude(
+        &mut self,
+        from: PortId,
+        header: &Header,
+        index: usize,
+        merged: Merge,
+    ) -> Result<(), DropReason> {
+        let key = (header.job, header.tree);
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         match merged {
             Merge::New { contributions } => {
                 tenant.counters.packets += 1;
@@ -255,7 +307,7 @@ impl<V: Values> Server<V> {
         }
     }
 
-    /// If all workers have contributed, sends the result to all, or requests floats.
+    /// If all workers have taken part, tells all of them, or requests floats.
     fn release(&mut self, key: (JobId, TreeId), index: usize) -> Result<(), DropReason> {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
         let entry = &mut tenant.ring[index];
@@ -270,7 +322,7 @@ impl<V: Values> Server<V> {
             return Ok(());
         }
         entry.finish(&mut self.values)?;
-        entry.next_slot = entry.header.slot;
+        entry.next_slot = tenant.table.slot(entry.header.sequence);
         if entry.collided {
             entry.next_slot = tenant.table.rehash(entry.header.sequence);
             tenant.counters.rehashes += 1;
@@ -278,20 +330,58 @@ impl<V: Values> Server<V> {
         tenant.counters.results += 1;
         tenant.counters.marked += u64::from(entry.ecn);
         tenant.advance();
-        let (header, payload) = tenant.result(index);
-        for neighbour in &tenant.lease.neighbours {
-            self.outbox.push_back(Transmit { to: neighbour.port, header, payload });
+        let parties = tenant.ring[index].header.parties;
+        let taker = match parties {
+            Parties::ToOne(taker) => tenant.lease.place_of(taker.into()),
+            _ => None,
+        };
+        let (header, payload) = tenant.completion(index, kind_for_all(parties));
+        for &Neighbour { port: to, racks, workers } in &tenant.lease.neighbours {
+            let Some((rack, worker)) = taker.filter(|&(r, w)| racks & r != 0 && workers & w != 0)
+            else {
+                self.outbox.push_back(Transmit { to, header, payload });
+                continue;
+            };
+            let (result, sum) = tenant.completion(index, Kind::Result);
+            let result = Header { racks: rack, workers: worker, ..result };
+            self.outbox.push_back(Transmit { to, header: result, payload: sum });
+            let size = tenant.lease.racks[rack.trailing_zeros() as usize].len();
+            let (away, here) = (racks & !rack, workers & Header::all(size as u8) & !worker);
+            let others = [(away, away, 0), (here, rack, here)];
+            for (_, racks, workers) in others.into_iter().filter(|(anybody, ..)| *anybody != 0) {
+                let header = Header { racks, workers, ..header };
+                self.outbox.push_back(Transmit { to, header, payload });
+            }
         }
         Ok(())
+    }
+
+    /// Sends a result to one rank.
+    fn send_to(&mut self, key: (JobId, TreeId), index: usize, rank: u32) {
+        let tenant = self.tenants.get(key.0, key.1).expect("it was found");
+        let Some((racks, workers)) = tenant.lease.place_of(rank) else { return };
+        let (header, payload) = tenant.completion(index, Kind::Result);
+        let header = Header { racks, workers, ..header };
+        let leads_there = |n: &&Neighbour| n.racks & racks != 0 && n.workers & workers != 0;
+        for neighbour in tenant.lease.neighbours.iter().filter(leads_there) {
+            self.outbox.push_back(Transmit { to: neighbour.port, header, payload });
+        }
     }
 
     /// Answers a retransmission of a counted contribution with the fragment's state.
     fn answer(&mut self, key: (JobId, TreeId), index: usize, to: PortId, asked: &Header) {
         let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
+        let parties = tenant.ring[index].header.parties;
         let (header, payload) = match &tenant.ring[index].phase {
             Phase::Done(_) => {
                 tenant.counters.answered += 1;
-                tenant.result(index)
+                let completion = tenant.completion(index, kind_for_all(parties));
+                if let Parties::ToOne(taker) = parties
+                    && tenant.lease.includes(asked, taker.into())
+                {
+                    self.send_to(key, index, taker.into());
+                }
+                completion
             }
             Phase::Floats(_) if asked.arithmetic != Arithmetic::Float => {
                 (down(asked, Kind::FloatRequest), None)
@@ -326,5 +416,13 @@ impl<V: Values> Server<V> {
         if tenant.finished.iter().copied().eq(all) {
             tenant.clear(&mut self.values);
         }
+    }
+}
+
+/// What all workers are sent when a fragment is done; a single taker gets the result besides.
+fn kind_for_all(parties: Parties) -> Kind {
+    match parties {
+        Parties::All | Parties::FromOne(_) => Kind::Result,
+        Parties::ToOne(_) | Parties::Nobody => Kind::Done,
     }
 }

@@ -79,6 +79,7 @@ impl Fragment {
             && self.0.chunk == header.chunk
             && self.0.arithmetic == header.arithmetic
             && self.0.n_elems == header.n_elems
+            && self.0.parties == header.parties
     }
 }
 

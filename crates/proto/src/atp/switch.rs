@@ -277,6 +277,15 @@ impl<V: Values> Switch<V> {
                 let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
                 self.contribute(now, child, &Header { flags, ..*header }, payload)
             }
+            Kind::Ready => {
+                tenant.admit(header)?;
+                let flags = Flags { ecn: header.flags.ecn || ce, ..header.flags };
+                let header = Header { level: Level::Server, flags, ..*header };
+                tenant.counters.passed += 1;
+                let to = tenant.lease.parent;
+                self.outbox.push_back(Transmit { to, header, payload: None });
+                Ok(())
+            }
             Kind::Fin => {
                 self.finish(key, child, header);
                 Ok(())
@@ -297,11 +306,11 @@ impl<V: Values> Switch<V> {
         }
         let tenant = self.tenants.get_mut(header.job, header.tree).expect("it was found");
         tenant.admit(header)?;
-        if header.kind == Kind::Result {
+        if matches!(header.kind, Kind::Result | Kind::Done) {
             raise_to(&mut tenant.passed, header.sequence.0.wrapping_add(1));
             tenant.counters.results += 1;
         }
-        let frees = matches!(header.kind, Kind::Result | Kind::FloatRequest);
+        let frees = matches!(header.kind, Kind::Result | Kind::Done | Kind::FloatRequest);
         let row = self.config.policy.row(&tenant.share, header.slot, self.config.slots);
         if let Some(row) = row.filter(|_| frees)
             && self.slots[row].fragment().is_some_and(|f| f.has_number_of(header))

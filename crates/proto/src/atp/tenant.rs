@@ -16,7 +16,7 @@ pub struct Counters {
     pub added: u64,
     /// Sums of all children that were sent on.
     pub completed: u64,
-    /// Fragments that were forwarded alone.
+    /// Fragments that were forwarded alone, and notices of workers that contribute no elements.
     pub passed: u64,
     /// Fragments that were forwarded because the slot held another fragment.
     pub collisions: u64,
@@ -28,7 +28,7 @@ pub struct Counters {
     pub expired: u64,
     /// Slots that were yielded to another fragment.
     pub preempted: u64,
-    /// Results that passed on their way down.
+    /// Results that passed on their way down, and notices that a fragment is complete.
     pub results: u64,
 }
 

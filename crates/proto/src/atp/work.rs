@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use netsum_wire::atp::{Header, Level};
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Dtype, Epoch, Format, JobId, ReduceOp};
+use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp};
 
 use crate::CongestionRule;
 use crate::worker::{AcceptedResult, OutgoingPacket};
@@ -16,10 +16,14 @@ pub struct WorkerConfig {
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
+    /// Index of this worker.
+    pub rank: Rank,
     /// Workers of the job.
     pub ranks: u32,
-    /// Position beneath each server, at least one.
+    /// Position beneath each server, at least one; with `copies`, those of the copies are the second half.
     pub places: Vec<WorkerPosition>,
+    /// Whether each server's tree has a copy, as in [`panama`](crate::panama::WorkerConfig::copies).
+    pub copies: bool,
     /// Maximum number of fragments in flight per server.
     pub window_max: u16,
     /// Largest payload, in steps of 4.

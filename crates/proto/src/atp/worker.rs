@@ -6,16 +6,20 @@ use std::ops::Range;
 
 use netsum_wire::atp::{Flags, Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
-use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, Sequence, SlotIndex, TreeId};
+use netsum_wire::{
+    Arithmetic, Dtype, Format, MAX_SCOPED_RANKS, Parties, ReduceOp, Sequence, SlotIndex, TreeId,
+};
 use rustc_hash::FxHashSet;
 
 use super::table::SlotTable;
 use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, supports};
+use crate::answers::Answers;
 use crate::flow::{Signals, TreeFlow, TreeStats};
-use crate::handover::{Finished, Progress};
-use crate::operations::{self, Fragments, Operations, Submission};
+use crate::handover::{Finished, Progress, TreeProgress};
+use crate::lanes::Lanes;
+use crate::operations::{self, ActiveOperation, Fragments, Submission};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{DropReason, Time, epoch};
+use crate::{DropReason, Pattern, Time, epoch};
 
 /// Kind of the fragments of an entry in the queue of operations.
 #[derive(Clone, Debug)]
@@ -37,9 +41,13 @@ pub struct Worker {
     config: WorkerConfig,
     flows: Vec<TreeFlow>,
     tables: Vec<SlotTable>,
-    pub(super) operations: Operations<Stage>,
-    /// Fragments that the server requested in float.
+    pub(super) operations: Lanes<Stage>,
+    /// By tree, what is to be said of fragments to which this rank contributes no elements.
+    answers: Vec<Answers>,
+    /// Fragments that the server requested in float, by number among those with sums.
     floats: FxHashSet<u64>,
+    /// Fragments that are complete and whose result another rank takes.
+    settled: VecDeque<Accepted>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
     /// The server whose turn it is for the next packet.
@@ -72,8 +80,10 @@ impl WorkerMachine for Worker {
         Worker {
             flows: vec![flow; trees],
             tables: (0..trees).map(table).collect(),
-            operations: Operations::new(first * trees as u64),
+            operations: Lanes::new(trees, config.copies, first),
+            answers: vec![Answers::new(first, u32::BITS.into()); trees],
             floats: FxHashSet::default(),
+            settled: VecDeque::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
             turn: 0,
@@ -99,13 +109,15 @@ impl WorkerMachine for Worker {
         self.check_addressee(header)?;
         let outcome = match header.kind {
             Kind::Result => self.take_result(now, ce, header).map(Some),
+            Kind::Done => self.take_done(now, ce, header).map(|()| None),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
             Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
-            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
+            Kind::Contribution | Kind::Fin | Kind::Ready => Err(DropReason::WrongDirection),
         };
         if let Err(reason) = outcome {
-            let twice = header.kind == Kind::Result && reason == DropReason::Duplicate;
+            let completes = matches!(header.kind, Kind::Result | Kind::Done);
+            let twice = completes && reason == DropReason::Duplicate;
             let stats = &mut self.flow(header).stats;
             stats.dropped += 1;
             stats.spurious += u64::from(twice);
@@ -117,17 +129,23 @@ impl WorkerMachine for Worker {
         self.read_payload(accepted, payload, out);
     }
 
+    fn poll_settled(&mut self) -> Option<Accepted> {
+        self.settled.pop_front()
+    }
+
     fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some(notice) = self.notices.pop_front() {
-            return Some(notice);
+        while let Some(notice) = self.notices.pop_front() {
+            // A forged result may have ended the operation of a contribution that waits here.
+            if notice.payload.is_none() || self.in_flight(&notice.header).is_some() {
+                return Some(notice);
+            }
         }
-        let (trees, ready) = (self.flows.len(), self.ready());
-        for _ in 0..trees {
+        let ready = self.ready();
+        for _ in 0..self.flows.len() {
             let tree = self.turn;
-            self.turn = (self.turn + 1) % trees;
-            let limit = operations::tree_end(ready, tree, trees);
-            if let Some((number, resent)) = self.flows[tree].next(now, limit) {
-                return Some(self.outgoing(tree, number, resent));
+            self.turn = (self.turn + 1) % self.flows.len();
+            if let Some(outgoing) = self.next_of(now, tree, ready) {
+                return Some(outgoing);
             }
         }
         None
@@ -176,7 +194,12 @@ impl WorkerMachine for Worker {
     }
 
     fn progress(&self) -> Progress {
-        Progress { trees: self.flows.iter().map(|l| l.flight.progress()).collect() }
+        let of = |(tree, flow): (usize, &TreeFlow)| {
+            let progress = flow.flight.progress();
+            let untaken = self.untaken(tree, &progress);
+            TreeProgress { untaken, ..progress }
+        };
+        Progress { trees: self.flows.iter().enumerate().map(of).collect() }
     }
 
     fn submitted(&self) -> u64 {
@@ -184,14 +207,23 @@ impl WorkerMachine for Worker {
     }
 
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
-        let trees = self.flows.len() as u64;
-        if self.flows[(g % trees) as usize].flight.is_received(g / trees) {
+        let (tree, number) = self.operations.place(g);
+        if self.flows[tree].flight.is_received(number) {
             return None;
         }
-        let operation = self.operations.find(g)?;
-        let elements = operation.fragment(g).1;
-        (!matches!(operation.state, Stage::Exponents))
-            .then_some((operation.submission.id, elements))
+        let (operation, parties, elements) = self.operations.fragment(tree, number)?;
+        let taken = self.takes(parties) && !matches!(operation.state, Stage::Exponents);
+        taken.then_some((operation.submission.id, elements))
+    }
+
+    fn to_repeat(&self, finished: &Finished) -> Vec<Accepted> {
+        let accepted = |(g, operation, elements): (u64, &ActiveOperation<Stage>, _)| Accepted {
+            g,
+            id: operation.submission.id,
+            dtype: operation.submission.format.dtype,
+            content: Content::Integers(elements),
+        };
+        self.operations.to_repeat(finished).map(accepted).collect()
     }
 
     fn remaining(self, finished: &Finished) -> Vec<Submission> {
@@ -204,21 +236,29 @@ impl Worker {
     /// Like `submit`, with another conversion of reals to integers than the plan's.
     pub fn submit_scaled(&mut self, what: Submission, scaling: Scaling) {
         assert!(supports(what.format), "{:?} goes over the hosts", what.format);
-        let id = what.id;
+        let (id, scoped) = (what.id, what.pattern != Pattern::Allreduce);
+        assert!(!scoped || self.config.copies, "the plan is for allreduce alone");
+        assert!(!scoped || self.config.ranks <= MAX_SCOPED_RANKS, "ranks have no bit of their own");
+        let copies = what.pattern.copies() || what.pattern == Pattern::Barrier;
+        assert!(!copies || what.format.dtype.size() == 4, "what is copied is counted in words");
         let per_fragment = self.elements_per_fragment();
         let stage = match (what.format.dtype, scaling) {
             (Dtype::I32, _) => Stage::Integers,
+            _ if copies => Stage::Integers,
             (_, Scaling::Fixed(scale)) => Stage::Fixed(scale),
             (_, Scaling::Shared) => {
                 let count = what.count_of(per_fragment);
                 let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
                 let fragments = Fragments::All;
-                let exponents = Submission { format, numel: count, fragments, ..what.clone() };
-                self.operations.submit(exponents, per_fragment, Stage::Exponents);
+                let pattern = Pattern::Allreduce;
+                let exponents =
+                    Submission { format, numel: count, fragments, pattern, ..what.clone() };
+                self.operations.first_mut().submit(exponents, per_fragment, Stage::Exponents);
                 Stage::Shared { scales: vec![None; count as usize], known: 0 }
             }
         };
-        if !self.operations.submit(what, per_fragment, stage) {
+        let operations = self.operations.of_operation(&what);
+        if !operations.submit(what, per_fragment, stage) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
     }
@@ -229,7 +269,7 @@ impl Worker {
         self.flows.iter().for_each(|flow| flow.digest(state));
         let mut floats: Vec<_> = self.floats.iter().collect();
         floats.sort();
-        (&self.tables, floats, self.ready()).hash(state);
+        (&self.tables, floats, self.ready(), &self.answers).hash(state);
     }
 
     fn check_addressee(&self, header: &Header) -> Result<(), DropReason> {
@@ -245,18 +285,51 @@ impl Worker {
         ce: bool,
         header: &Header,
     ) -> Result<Accepted, DropReason> {
-        let (g, content) = self.check(header, true)?;
-        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
+        let (number, parties, content) = self.check(header, true)?;
+        if !self.takes(parties) {
+            return Err(DropReason::Members);
+        }
+        self.settle(now, ce, header, number, content)
+    }
+
+    /// Handles the notice that a fragment is complete, for ranks that do not take its result.
+    fn take_done(&mut self, now: Time, ce: bool, header: &Header) -> Result<(), DropReason> {
+        let (number, parties, content) = self.check(header, false)?;
+        // The result is on its way to the rank that takes it; if it is lost, the fragment is sent again.
+        if self.takes(parties) {
+            return Ok(());
+        }
+        let accepted = self.settle(now, ce, header, number, content)?;
+        self.settled.push_back(accepted);
+        Ok(())
+    }
+
+    /// Records that a fragment is complete.
+    fn settle(
+        &mut self,
+        now: Time,
+        ce: bool,
+        header: &Header,
+        number: u64,
+        content: Content,
+    ) -> Result<Accepted, DropReason> {
+        let (tree, per_lane) = (usize::from(header.tree.0), self.operations.per_lane());
+        let (n, g) = (self.operations.n(tree, number), self.operations.g(tree, number));
+        let operations = self.operations.of_tree_mut(tree);
+        let operation = operations.find_mut(n).ok_or(DropReason::Unexpected)?;
         let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
         if operation.finish_one() && !matches!(operation.state, Stage::Exponents) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
-        self.floats.remove(&g);
-        self.tables[usize::from(header.tree.0)].set_next(header.sequence, header.next_slot);
+        self.floats.remove(&n);
+        self.answers[tree].forget(number);
+        self.tables[tree].set_next(header.sequence, header.next_slot);
         let signals = Signals { marks: header.flags.ecn.into(), down: ce, cap: u16::MAX };
-        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
-        self.flow(header).acknowledge(now, number, signals, true);
-        self.operations.forget_done(0);
+        self.flows[tree].acknowledge(now, number, signals, true);
+        let flows = self.flows.chunks(per_lane).nth(tree / per_lane).unwrap_or_default();
+        let base = flows.iter().map(|flow| flow.flight.base()).min().unwrap_or(0);
+        let everywhere = base.saturating_sub(self.config.window_max.into());
+        operations.forget_done(everywhere * per_lane as u64);
         Ok(Accepted { g, id, dtype, content })
     }
 
@@ -268,12 +341,11 @@ impl Worker {
     /// Handles the server's request to send a fragment again as floats.
     fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
-        let (g, content) = self.check(&about, false)?;
+        let (number, _, content) = self.check(&about, false)?;
         if !matches!(content, Content::Scaled(..)) {
             return Err(DropReason::Duplicate);
         }
-        self.floats.insert(g);
-        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
+        self.floats.insert(self.operations.n(usize::from(header.tree.0), number));
         let flow = self.flow(header);
         flow.flight.queue(number);
         flow.wait(now, number, 0)
@@ -281,8 +353,8 @@ impl Worker {
 
     fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
         let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
-        let g = self.g_of(usize::from(header.tree.0), number);
-        let id = self.operations.find(g).ok_or(DropReason::Unexpected)?.submission.id;
+        let found = self.operations.fragment(usize::from(header.tree.0), number);
+        let id = found.ok_or(DropReason::Unexpected)?.0.submission.id;
         let named = header.next_slot.0.checked_sub(1).filter(|&rank| rank < self.config.ranks);
         let event = Event::Mismatch { id, named };
         if !self.events.contains(&event) {
@@ -292,7 +364,7 @@ impl Worker {
     }
 
     /// The fragment in flight that a packet refers to. `whole`: whether the packet has its elements.
-    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Content), DropReason> {
+    fn check(&self, header: &Header, whole: bool) -> Result<(u64, Parties, Content), DropReason> {
         let tree = usize::from(header.tree.0);
         let number = self.number_of(header).ok_or(DropReason::Duplicate)?;
         let flight = &self.flows[tree].flight;
@@ -302,10 +374,10 @@ impl Worker {
         if number >= flight.next() {
             return Err(DropReason::Unexpected);
         }
-        let g = self.g_of(tree, number);
-        let operation = self.operations.find(g).ok_or(DropReason::Unexpected)?;
-        let (fragment, elements) = operation.fragment(g);
-        let (arithmetic, content) = self.content(g).ok_or(DropReason::Unexpected)?;
+        let (operation, parties, elements) =
+            self.operations.fragment(tree, number).ok_or(DropReason::Unexpected)?;
+        let fragment = operation.fragment(self.operations.n(tree, number)).0;
+        let (arithmetic, content) = self.content(tree, number).ok_or(DropReason::Unexpected)?;
         // A result in float may arrive before the request for it.
         let content = match (content, header.arithmetic) {
             (Content::Scaled(elements, _), Arithmetic::Float) => Content::Floats(elements),
@@ -314,14 +386,14 @@ impl Worker {
         };
         let same = header.chunk == operation.submission.chunk(fragment)
             && (!whole || u64::from(header.n_elems) == elements.end - elements.start);
-        if same { Ok((g, content)) } else { Err(DropReason::Mismatch) }
+        if same { Ok((number, parties, content)) } else { Err(DropReason::Mismatch) }
     }
 
     /// Content of a fragment's payload, once it can be sent.
-    fn content(&self, g: u64) -> Option<(Arithmetic, Content)> {
-        let operation = self.operations.find(g)?;
-        let (_, elements) = operation.fragment(g);
-        let scaled = |elements, scale| match self.floats.contains(&g) {
+    fn content(&self, tree: usize, number: u64) -> Option<(Arithmetic, Content)> {
+        let (operation, _, elements) = self.operations.fragment(tree, number)?;
+        let n = self.operations.n(tree, number);
+        let scaled = |elements, scale| match self.floats.contains(&n) {
             true => (Arithmetic::Float, Content::Floats(elements)),
             false => (Arithmetic::Saturating, Content::Scaled(elements, scale)),
         };
@@ -341,7 +413,7 @@ impl Worker {
             }
             Stage::Fixed(scale) => scaled(elements, *scale),
             Stage::Shared { scales, .. } => {
-                let exponent = scales[(g - operation.numbers().start) as usize]?;
+                let exponent = scales[(n - operation.numbers().start) as usize]?;
                 match Scale::shared(exponent, self.config.ranks) {
                     Some(scale) => scaled(elements, scale),
                     None => (Arithmetic::Float, Content::Floats(elements)),
@@ -350,7 +422,7 @@ impl Worker {
         })
     }
 
-    /// End of the fragments that can be sent: those that do not wait for exponents.
+    /// End of the fragments of sums that can be sent: those that do not wait for exponents.
     fn ready(&self) -> u64 {
         let blocked = |o: &operations::ActiveOperation<Stage>| match &o.state {
             Stage::Shared { scales, known } if *known < scales.len() => {
@@ -358,22 +430,94 @@ impl Worker {
             }
             _ => None,
         };
-        self.operations.outstanding().find_map(blocked).unwrap_or(self.operations.submitted())
+        let sums = self.operations.first();
+        sums.outstanding().find_map(blocked).unwrap_or(sums.submitted())
+    }
+
+    /// The next packet of a tree. `ready`: the end of the fragments of sums that can be sent.
+    fn next_of(&mut self, now: Time, tree: usize, ready: u64) -> Option<Outgoing> {
+        let (lane, per_lane) = (self.operations.of_tree(tree), self.operations.per_lane());
+        let end = if tree < per_lane { ready } else { lane.submitted() };
+        let limit = operations::tree_end(end, tree % per_lane, per_lane);
+        while let Some((number, resent)) = self.flows[tree].next(now, limit) {
+            let (operation, parties, _) = self
+                .operations
+                .fragment(tree, number)
+                .expect("a number in flight has an operation");
+            let id = operation.submission.id;
+            if resent {
+                return Some(self.outgoing(tree, number, true));
+            }
+            if parties.contributes(self.me()) {
+                let outgoing = self.outgoing(tree, number, false);
+                // In the order of numbers: a result that overtakes others is taken for their loss.
+                let Some((last, others)) = self.answers[tree].flush(0, true) else {
+                    return Some(outgoing);
+                };
+                self.notices.push_back(outgoing);
+                return Some(self.ready_for(tree, last, others));
+            }
+            if let Some((last, others)) = self.answers[tree].add(id, number) {
+                return Some(self.ready_for(tree, last, others));
+            }
+        }
+        let (in_flight, next) =
+            (self.flows[tree].flight.in_flight(), self.flows[tree].flight.next());
+        let (last, others) = self.answers[tree].flush(in_flight, next == limit)?;
+        Some(self.ready_for(tree, last, others))
+    }
+
+    /// A notice that this rank takes part in a number, and in others before it, without elements.
+    fn ready_for(&self, tree: usize, number: u64, others: u64) -> Outgoing {
+        let mut outgoing = self.outgoing(tree, number, false);
+        outgoing.header.others = others as u32;
+        outgoing
+    }
+
+    /// The numbers of a tree, from a window below the results on, whose sums other ranks take.
+    fn untaken(&self, tree: usize, progress: &TreeProgress) -> Vec<u64> {
+        let from = progress.base.saturating_sub(self.config.window_max.into());
+        let others = |&number: &u64| {
+            let found = self.operations.fragment(tree, number);
+            found.is_some_and(|(_, parties, _)| !self.takes(parties))
+        };
+        (from..self.flows[tree].flight.next()).filter(others).collect()
+    }
+
+    /// Whether this rank takes the result of fragments with these parties. Who sends a fragment to all others gets it
+    /// back, as its acknowledgement.
+    fn takes(&self, parties: Parties) -> bool {
+        matches!(parties, Parties::FromOne(_)) || parties.takes(self.me())
+    }
+
+    /// This rank, as a bitmap of ranks.
+    fn me(&self) -> u64 {
+        1 << (self.config.rank.0 % MAX_SCOPED_RANKS)
     }
 
     fn outgoing(&self, tree: usize, number: u64, resent: bool) -> Outgoing {
-        let g = self.g_of(tree, number);
-        let operation = self.operations.find(g).expect("a number in flight has an operation");
-        let (fragment, elements) = operation.fragment(g);
-        let (arithmetic, content) = self.content(g).expect("only ready fragments are sent");
+        let (operation, parties, elements) =
+            self.operations.fragment(tree, number).expect("a number in flight has an operation");
+        let fragment = operation.fragment(self.operations.n(tree, number)).0;
+        let (arithmetic, content) =
+            self.content(tree, number).expect("only ready fragments are sent");
+        let blank = self.blank(tree, number);
+        let contributes = parties.contributes(self.me());
+        let (kind, slot) = match contributes {
+            true => (Kind::Contribution, blank.slot),
+            false => (Kind::Ready, SlotIndex(0)),
+        };
         let header = Header {
+            kind,
             flags: Flags { resend: resent, ..Flags::default() },
             arithmetic,
             chunk: operation.submission.chunk(fragment),
             n_elems: (elements.end - elements.start) as u16,
-            ..self.blank(tree, number)
+            slot,
+            parties,
+            ..blank
         };
-        Outgoing { header, payload: Some((operation.submission.id, content)) }
+        Outgoing { header, payload: contributes.then_some((operation.submission.id, content)) }
     }
 
     fn blank(&self, tree: usize, number: u64) -> Header {
@@ -392,9 +536,11 @@ impl Worker {
             rack_fan_in: place.rack_fan_in,
             server_fan_in: place.server_fan_in,
             slot: self.tables[tree].slot(Sequence(number as u32)),
+            others: 0,
             workers: 1 << place.worker,
             racks: 1 << place.rack,
             next_slot: SlotIndex(0),
+            parties: Parties::All,
         }
     }
 
@@ -407,14 +553,10 @@ impl Worker {
         self.flows[usize::from(header.tree.0)].flight.expand(header.sequence.0)
     }
 
-    /// Number in the epoch of the fragment in flight that a packet contains.
-    pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
+    /// The operation of the fragment in flight that a packet contains.
+    pub(super) fn in_flight(&self, header: &Header) -> Option<&ActiveOperation<Stage>> {
         let number = self.number_of(header)?;
-        Some(self.g_of(header.tree.0.into(), number))
-    }
-
-    fn g_of(&self, tree: usize, number: u64) -> u64 {
-        number * self.flows.len() as u64 + tree as u64
+        Some(self.operations.fragment(header.tree.0.into(), number)?.0)
     }
 
     fn elements_per_fragment(&self) -> u64 {

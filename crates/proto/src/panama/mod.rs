@@ -9,7 +9,6 @@
 //!
 //! docs/adr/ has the decisions on points that the paper leaves open.
 
-mod answers;
 mod lease;
 mod memory;
 mod slab;

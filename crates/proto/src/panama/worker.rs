@@ -8,12 +8,13 @@ use netsum_wire::panama::{Header, Kind, NO_CAP};
 use netsum_wire::{Dtype, Encoding, Epoch, Format, JobId, Rank, TreeId, Vid, contribute};
 use netsum_wire::{MAX_SCOPED_RANKS, Parties};
 
-use super::answers::Answers;
 use super::lease::first_window;
+use crate::answers::Answers;
 use crate::congestion::CongestionRule;
 use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment, tree_end};
+use crate::lanes::Lanes;
+use crate::operations::{ActiveOperation, Submission, elements_per_fragment, tree_end};
 use crate::visit::Visitor;
 use crate::worker::{AcceptedResult, Event, OutgoingPacket, Refusal, Settings, WorkerMachine};
 use crate::{DropReason, Pattern, Time, epoch};
@@ -77,8 +78,7 @@ pub struct Worker {
     reported: Vec<u64>,
     /// By tree, the vid below which results may have arrived before their operation was submitted (likewise).
     missed_below: Vec<u64>,
-    /// Operations by lane: on the trees, and on their copies. Each numbers its fragments.
-    lanes: Vec<Operations<Missing>>,
+    operations: Lanes<Missing>,
     /// By tree, empty contributions to be sent, and answers to be expected.
     answers: Vec<Answers>,
     /// Fragments that are complete without elements for this rank, and its elements of them.
@@ -110,17 +110,14 @@ impl WorkerMachine for Worker {
 
     fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
         assert!(config.trees > 0, "a plan without trees has nothing for this machine");
-        let lanes = if config.copies { 2 } else { 1 };
-        assert!(config.trees.is_multiple_of(lanes), "every tree has a copy");
-        let per_lane = u64::from(config.trees / lanes);
         let cap = first_window(config.window_max);
         let flow = TreeFlow::new(now, config.congestion, config.window_max, cap, first);
         Worker {
             trees: vec![flow; usize::from(config.trees)],
             reported: vec![first; usize::from(config.trees)],
             missed_below: vec![first; usize::from(config.trees)],
-            lanes: vec![Operations::new(first * per_lane); usize::from(lanes)],
-            answers: vec![Answers::new(first); usize::from(config.trees)],
+            operations: Lanes::new(config.trees.into(), config.copies, first),
+            answers: vec![Answers::new(first, u64::BITS.into()); usize::from(config.trees)],
             settled: VecDeque::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
@@ -139,8 +136,8 @@ impl WorkerMachine for Worker {
         assert!(!scoped || self.config.copies, "the plan is for allreduce alone");
         assert!(!scoped || self.config.ranks <= MAX_SCOPED_RANKS, "ranks have no bit of their own");
         let elements = elements_per_fragment(self.config.fragment_bytes, submission.format.dtype);
-        let lane = usize::from(submission.pattern.copies());
-        if !self.lanes[lane].submit(submission, elements, 0) {
+        let operations = self.operations.of_operation(&submission);
+        if !operations.submit(submission, elements, 0) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
     }
@@ -233,7 +230,7 @@ impl WorkerMachine for Worker {
     }
 
     fn outstanding(&self) -> impl Iterator<Item = &Submission> {
-        self.lanes.iter().flat_map(Operations::outstanding).map(|o| &o.submission)
+        self.operations.outstanding().map(|o| &o.submission)
     }
 
     fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
@@ -250,51 +247,29 @@ impl WorkerMachine for Worker {
     }
 
     fn submitted(&self) -> u64 {
-        let of = |(lane, operations): (usize, &Operations<Missing>)| {
-            // One past the number that the last fragment has among those of both lanes.
-            let last = operations.submitted().checked_sub(1);
-            let g = |n: u64| {
-                self.g_of(
-                    lane * self.per_lane() + n as usize % self.per_lane(),
-                    n / self.per_lane() as u64,
-                )
-            };
-            last.map_or(0, |n| g(n) + 1)
-        };
-        self.lanes.iter().enumerate().map(of).max().unwrap_or(0)
+        self.operations.submitted()
     }
 
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
-        let trees = self.trees.len() as u64;
-        let (index, vid) = ((g % trees) as usize, g / trees);
+        let (index, vid) = self.operations.place(g);
         if self.trees[index].flight.is_received(vid) {
             return None;
         }
-        let (operation, parties, elements) = self.fragment(index, vid)?;
+        let (operation, parties, elements) = self.operations.fragment(index, vid)?;
         let taken = parties.takes(self.me());
         taken.then_some((operation.submission.id, elements))
     }
 
     fn to_repeat(&self, finished: &Finished) -> Vec<Accepted> {
-        let trees = self.per_lane() as u64;
-        // Operations that give elements away are on the trees, not on the copies.
-        let given = self.lanes[0].given_away().flat_map(|operation| {
-            operation.numbers().map(move |n| {
-                let (_, elements) = operation.fragment(n);
-                let g = self.g_of((n % trees) as usize, n / trees);
-                Accepted { g, id: operation.submission.id, elements }
-            })
-        });
-        given.filter(|fragment| !finished.contains(fragment.g)).collect()
+        let repeated = self.operations.to_repeat(finished);
+        let accepted = |(g, operation, elements): (u64, &ActiveOperation<Missing>, Range<u64>)| {
+            Accepted { g, id: operation.submission.id, elements }
+        };
+        repeated.map(accepted).collect()
     }
 
     fn remaining(self, finished: &Finished) -> Vec<Submission> {
-        let (trees, per_lane) = (self.trees.len() as u64, self.per_lane() as u64);
-        let rest = self.lanes.into_iter().enumerate().flat_map(|(lane, operations)| {
-            let g = move |n: u64| n / per_lane * trees + lane as u64 * per_lane + n % per_lane;
-            operations.remaining_by(move |n| finished.contains(g(n)))
-        });
-        rest.map(|(rest, _)| rest).collect()
+        self.operations.remaining(finished).map(|(rest, _)| rest).collect()
     }
 }
 
@@ -304,7 +279,7 @@ impl Worker {
     pub fn digest(&self, state: &mut impl Hasher) {
         self.trees.iter().for_each(|tree| tree.digest(state));
         let partial = (&self.reported, &self.missed_below);
-        self.lanes.iter().for_each(|lane| lane.submitted().hash(state));
+        self.operations.digest(state);
         (self.config.epoch, self.turn, partial, &self.answers).hash(state);
     }
 
@@ -317,7 +292,7 @@ impl Worker {
             // Of partial synchronisation.
             reported: _,
             missed_below: _,
-            lanes,
+            operations,
             answers,
             settled,
             notices,
@@ -331,7 +306,7 @@ impl Worker {
         v.same(*turn as u64);
         trees.iter_mut().for_each(|tree| tree.visit(v));
         answers.iter_mut().for_each(|answers| answers.visit(v));
-        lanes.iter_mut().for_each(|lane| lane.visit(v, |v, missing| v.same(*missing)));
+        operations.visit(v, |v, missing| v.same(*missing));
     }
 
     /// The lowest number without a result on the first tree.
@@ -342,9 +317,9 @@ impl Worker {
     /// How often each tree can go on by so many fragments, more than 0, before the end of the running operation
     /// matters.
     pub fn rounds_left(&self, fragments: u64) -> u64 {
-        let [operations, ..] = &self.lanes[..] else { return 0 };
-        let Some(end) = operations.first_end() else { return 0 };
-        let ends = (0..self.per_lane()).map(|tree| tree_end(end, tree, self.per_lane()));
+        let Some(end) = self.operations.first().first_end() else { return 0 };
+        let trees = self.operations.per_lane();
+        let ends = (0..trees).map(|tree| tree_end(end, tree, trees));
         // The last fragment to be sent is known as such.
         let left = self
             .trees
@@ -382,12 +357,12 @@ impl Worker {
         if !tree.flight.covers(vid) || early && !self.config.partial {
             return Err(DropReason::Unexpected);
         }
-        let Some((operation, parties, elements)) = self.fragment(index, vid) else {
+        let Some((operation, parties, elements)) = self.operations.fragment(index, vid) else {
             self.missed_below[index] = self.missed_below[index].max(vid + 1);
             return Err(DropReason::Unexpected);
         };
         let id = operation.submission.id;
-        if !is_of(operation, self.number(index, vid), header) {
+        if !is_of(operation, self.operations.n(index, vid), header) {
             if parties != Parties::All {
                 // Empty contributions alone do not reveal it.
                 self.report(Event::Mismatch { id, named: None });
@@ -397,7 +372,7 @@ impl Worker {
         if parties.takes(self.me()) == header.empty {
             return Err(DropReason::Members);
         }
-        let accepted = Accepted { g: self.g_of(index, vid), id, elements };
+        let accepted = Accepted { g: self.operations.g(index, vid), id, elements };
         self.settle(now, index, vid, header.missing, signals(ce, header), true);
         if self.config.partial {
             self.report_progress(index);
@@ -423,11 +398,13 @@ impl Worker {
             if flight.is_received(vid) || vid >= flight.next() {
                 continue;
             }
-            let Some((operation, parties, elements)) = self.fragment(index, vid) else { continue };
+            let Some((operation, parties, elements)) = self.operations.fragment(index, vid) else {
+                continue;
+            };
             if parties.takes(self.me()) {
                 continue;
             }
-            let (id, g) = (operation.submission.id, self.g_of(index, vid));
+            let (id, g) = (operation.submission.id, self.operations.g(index, vid));
             self.settled.push_back(Accepted { g, id, elements });
             self.settle(now, index, vid, 0, signals(ce, header), false);
         }
@@ -445,17 +422,17 @@ impl Worker {
     ) {
         self.trees[index].acknowledge(now, vid, signals, at_once);
         self.answers[index].forget(vid);
-        let (lane, n) = (index / self.per_lane(), self.number(index, vid));
-        let Some(operation) = self.lanes[lane].find_mut(n) else { return };
+        let (trees, n) = (self.operations.per_lane(), self.operations.n(index, vid));
+        let operations = self.operations.of_tree_mut(index);
+        let Some(operation) = operations.find_mut(n) else { return };
         operation.state |= missing;
         if operation.finish_one() {
             let (id, missing) = (operation.submission.id, operation.state);
             self.events.push_back(Event::Done { id, missing });
-            let flows = &self.trees[lane * self.per_lane()..(lane + 1) * self.per_lane()];
+            let flows = self.trees.chunks(trees).nth(index / trees).unwrap_or_default();
             let base = flows.iter().map(|tree| tree.flight.base()).min().unwrap_or(0);
             let everywhere = base.saturating_sub(self.config.window_max.into());
-            let settled = everywhere * self.per_lane() as u64;
-            self.lanes[lane].forget_done(settled);
+            operations.forget_done(everywhere * trees as u64);
         }
     }
 
@@ -468,8 +445,8 @@ impl Worker {
     fn take_mismatch(&mut self, header: &Header) -> Result<(), DropReason> {
         let index = usize::from(header.tree.0);
         let vid = self.trees[index].flight.expand(header.vid.0).ok_or(DropReason::Unexpected)?;
-        let (operation, ..) = self.fragment(index, vid).ok_or(DropReason::Unexpected)?;
-        let n = self.number(index, vid);
+        let (operation, ..) = self.operations.fragment(index, vid).ok_or(DropReason::Unexpected)?;
+        let n = self.operations.n(index, vid);
         let (id, ranks) = (operation.submission.id, header.missing);
         let refusal = match header.n_elems {
             0 => Refusal::Changed,
@@ -490,11 +467,12 @@ impl Worker {
     }
 
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
-        let (lane, tree) = (index / self.per_lane(), index % self.per_lane());
-        let limit = self.lanes[lane].end_of_tree(tree, self.per_lane());
+        let trees = self.operations.per_lane();
+        let limit = self.operations.of_tree(index).end_of_tree(index % trees, trees);
         while let Some((vid, resent)) = self.trees[index].next(now, limit) {
             let missed = vid < self.missed_below[index];
-            let (operation, parties, _) = self.fragment(index, vid).expect("it is in flight");
+            let (operation, parties, _) =
+                self.operations.fragment(index, vid).expect("it is in flight");
             let id = operation.submission.id;
             if parties.contributes(self.me()) || resent {
                 let mut outgoing = self.outgoing(index, vid, resent || missed);
@@ -542,8 +520,8 @@ impl Worker {
 
     fn outgoing(&self, index: usize, vid: u64, resent: bool) -> Outgoing {
         let (operation, parties, elements) =
-            self.fragment(index, vid).expect("a vid in flight belongs to an operation");
-        let (fragment, _) = operation.fragment(self.number(index, vid));
+            self.operations.fragment(index, vid).expect("a vid in flight belongs to an operation");
+        let (fragment, _) = operation.fragment(self.operations.n(index, vid));
         let contributes = parties.contributes(self.me());
         let header = Header {
             kind: Kind::Contribution,
@@ -559,24 +537,12 @@ impl Worker {
         Outgoing { tree: TreeId(index as u8), header, payload }
     }
 
-    /// The operation, the parties and the elements of a vid.
-    fn fragment(
-        &self,
-        index: usize,
-        vid: u64,
-    ) -> Option<(&ActiveOperation<Missing>, Parties, Range<u64>)> {
-        let n = self.number(index, vid);
-        let operation = self.lanes[index / self.per_lane()].find(n)?;
-        let (_, parties, elements) = operation.scoped_fragment(n);
-        Some((operation, parties, elements))
-    }
-
     /// The numbers of a tree, from a window below the results on, whose elements this rank neither lacks nor has.
     fn untaken(&self, index: usize, progress: &TreeProgress) -> Vec<u64> {
         let from = progress.base.saturating_sub(self.config.window_max.into());
         let flight = &self.trees[index].flight;
         let untaken = |&vid: &u64| {
-            self.fragment(index, vid).is_some_and(|(_, parties, _)| match parties {
+            self.operations.fragment(index, vid).is_some_and(|(_, parties, _)| match parties {
                 // What it has contributed is the result.
                 Parties::FromOne(_) => !parties.takes(self.me()) && !flight.is_received(vid),
                 _ => !parties.takes(self.me()),
@@ -588,17 +554,6 @@ impl Worker {
     /// This rank, as a bitmap of ranks.
     fn me(&self) -> u64 {
         1 << (self.config.rank.0 % MAX_SCOPED_RANKS)
-    }
-
-    /// Trees of a lane.
-    fn per_lane(&self) -> usize {
-        self.trees.len() / self.lanes.len()
-    }
-
-    /// Number of a vid among the fragments of its lane.
-    fn number(&self, index: usize, vid: u64) -> u64 {
-        let per_lane = self.per_lane();
-        vid * per_lane as u64 + (index % per_lane) as u64
     }
 
     /// With partial synchronisation a worker that lags contributes little and receives much: the switch must learn its
@@ -637,10 +592,6 @@ impl Worker {
             asks: false,
             others: 0,
         }
-    }
-
-    fn g_of(&self, tree: usize, vid: u64) -> u64 {
-        vid * self.trees.len() as u64 + tree as u64
     }
 }
 

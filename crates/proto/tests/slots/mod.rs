@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use netsum_proto::atp::*;
 use netsum_proto::operations;
 use netsum_proto::values::{RowId, Rows, Values};
-use netsum_proto::{CongestionRule, PortId, Time};
+use netsum_proto::{CongestionRule, Pattern, PortId, Time};
 use netsum_wire::atp::{HEADER_LEN, Header, Level};
 use netsum_wire::*;
 
@@ -22,6 +22,8 @@ pub struct Layout {
     /// Whether the server has a switch of its own.
     pub middle: bool,
     pub servers: u8,
+    /// Whether each server's tree has a copy, for all collectives.
+    pub copies: bool,
     pub slots: u32,
     pub window_max: u16,
     pub fragment_bytes: u16,
@@ -31,6 +33,13 @@ pub struct Layout {
     pub start: Start,
 }
 
+impl Layout {
+    /// Trees, with their copies.
+    fn trees(&self) -> u8 {
+        if self.copies { 2 * self.servers } else { self.servers }
+    }
+}
+
 impl Default for Layout {
     fn default() -> Self {
         Layout {
@@ -38,6 +47,7 @@ impl Default for Layout {
             lone_switches: false,
             middle: true,
             servers: 1,
+            copies: false,
             slots: 64,
             window_max: 16,
             fragment_bytes: 32,
@@ -121,13 +131,15 @@ impl World {
     pub fn begin(&mut self, job: usize) {
         self.jobs[job].epoch = self.jobs[job].epoch.wrapping_add(1);
         let places: Vec<Vec<WorkerPosition>> =
-            (0..self.layout.servers).map(|t| self.lease(job, t)).collect();
+            (0..self.layout.trees()).map(|t| self.lease(job, t)).collect();
         let Job { id, epoch, ref hosts, .. } = self.jobs[job];
         for (rank, &host) in hosts.clone().iter().enumerate() {
             let config = WorkerConfig {
                 job: id,
                 epoch: Epoch(epoch),
+                rank: Rank(rank as u32),
                 ranks: hosts.len() as u32,
+                copies: self.layout.copies,
                 places: places.iter().map(|of| of[rank]).collect(),
                 window_max: self.layout.window_max,
                 fragment_bytes: self.layout.fragment_bytes,
@@ -140,9 +152,10 @@ impl World {
         }
     }
 
-    /// Leases for one server of a job; returns each rank's position.
-    fn lease(&mut self, job: usize, server: u8) -> Vec<WorkerPosition> {
+    /// Leases for one tree of a job; returns each rank's position.
+    fn lease(&mut self, job: usize, tree: u8) -> Vec<WorkerPosition> {
         let layout = self.layout.clone();
+        let server = tree % layout.servers;
         let (node, middle) = (1 + usize::from(server), 10 + usize::from(server));
         let next = if layout.middle { middle } else { node };
         let fan_in = layout.racks.len() as u8;
@@ -157,7 +170,7 @@ impl World {
             let direct = workers == 1 && !layout.lone_switches;
             let above = if direct { next } else { 100 + rack };
             for (worker, &host) in here.iter().enumerate() {
-                if server == 0 {
+                if tree == 0 {
                     self.hosts[host].above.clear();
                 }
                 self.hosts[host].above.push(above);
@@ -172,14 +185,14 @@ impl World {
             let port = if direct { ports[0] } else { PortId(above as u32) };
             if !direct {
                 let of = Members::Rack { workers: ports, rack: rack as u8, racks: fan_in };
-                self.install(above, job, server, of, next);
+                self.install(above, job, tree, of, next);
             }
             members.push(Rack { port, workers });
             neighbours.push(Neighbour { port, racks: 1 << rack, workers: Header::all(workers) });
             rank += here.len();
         }
         if layout.middle {
-            self.install(middle, job, server, Members::Server { racks: members }, node);
+            self.install(middle, job, tree, Members::Server { racks: members }, node);
             let all = Header::all(fan_in);
             let port = PortId(middle as u32);
             neighbours = vec![Neighbour { port, racks: all, workers: u32::MAX }];
@@ -187,14 +200,14 @@ impl World {
         let lease = ServerLease {
             job: self.jobs[job].id,
             epoch: Epoch(self.jobs[job].epoch),
-            tree: TreeId(server),
+            tree: TreeId(tree),
             racks,
             neighbours,
             window: layout.window_max,
             fragment_bytes: layout.fragment_bytes,
             slots: layout.slots,
         };
-        let rows = TRANSIT + 8 * usize::from(layout.window_max) * (places.len() + 4);
+        let rows = TRANSIT + 16 * usize::from(layout.window_max) * (places.len() + 4);
         let new =
             || Server::new(layout.fragment_bytes, Rows::new(rows, layout.fragment_bytes.into()));
         let machine = self.servers.entry(node).or_insert_with(new);
@@ -203,12 +216,12 @@ impl World {
         places
     }
 
-    fn install(&mut self, node: usize, job: usize, server: u8, members: Members, parent: usize) {
+    fn install(&mut self, node: usize, job: usize, tree: u8, members: Members, parent: usize) {
         let layout = &self.layout;
         let lease = Lease {
             job: self.jobs[job].id,
             epoch: Epoch(self.jobs[job].epoch),
-            tree: TreeId(server),
+            tree: TreeId(tree),
             members,
             parent: PortId(parent as u32),
             window: layout.window_max,
@@ -251,6 +264,18 @@ impl World {
         numel: usize,
         buffer: Vec<u8>,
     ) {
+        self.submit_pattern(job, rank, (format, scaling), numel, buffer, Pattern::Allreduce);
+    }
+
+    pub fn submit_pattern(
+        &mut self,
+        job: usize,
+        rank: u32,
+        (format, scaling): (Format, Scaling),
+        numel: usize,
+        buffer: Vec<u8>,
+        pattern: Pattern,
+    ) {
         let host = self.jobs[job].hosts[rank as usize];
         let id = self.hosts[host].operations.len() as u64;
         let what = operations::Submission {
@@ -259,7 +284,7 @@ impl World {
             numel: numel as u64,
             fingerprint: (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24,
             fragments: Fragments::All,
-            pattern: Default::default(),
+            pattern,
         };
         self.hosts[host].operations.push(HostOperation {
             what: what.clone(),
@@ -320,7 +345,11 @@ impl World {
     fn host_takes(&mut self, host: usize, ce: bool, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
         let Some(machine) = &mut host.machine else { return };
-        let Ok(Some(accepted)) = machine.handle(self.network.now, ce, header) else { return };
+        let handled = machine.handle(self.network.now, ce, header);
+        while let Some(settled) = machine.poll_settled() {
+            assert!(!host.operations[settled.id as usize].done, "it is complete before it is done");
+        }
+        let Ok(Some(accepted)) = handled else { return };
         assert_eq!(accepted.content.payload_len(), payload.len());
         let buffer = &mut host.operations[accepted.id as usize].buffer;
         let size = accepted.dtype.size();

@@ -329,15 +329,7 @@ impl World {
 
     /// Bytes on the link of a host, as Ethernet frames with tags: sent and received.
     pub fn traffic_of_host(&self, host: usize) -> (u64, u64) {
-        let around = |sum: u64, packets: u64| sum + packets * (14 + 20 + 8 + 16);
-        let of = |key: usize, from: bool| {
-            let chosen = self.network.traffic.iter().filter(|(link, _)| match from {
-                true => link.0 == key,
-                false => link.1 == key,
-            });
-            chosen.fold(0, |total, (_, &(bytes, packets))| total + around(bytes, packets))
-        };
-        (of(FIRST_HOST + host, true), of(FIRST_HOST + host, false))
+        self.network.traffic_of(FIRST_HOST + host)
     }
 
     /// Runs until nothing is left to do, until `until`, or until `done` holds; false at the time limit.

@@ -124,6 +124,17 @@ impl Network {
         }
     }
 
+    #[allow(dead_code)] // Not every test that has a network counts bytes.
+    /// Bytes that a node has sent and received, with those of Ethernet, IP, UDP and a tag.
+    pub fn traffic_of(&self, node: usize) -> (u64, u64) {
+        let around = |sum: u64, packets: u64| sum + packets * (14 + 20 + 8 + 16);
+        let of = |is_chosen: &dyn Fn(usize, usize) -> bool| {
+            let chosen = self.traffic.iter().filter(|((from, to), _)| is_chosen(*from, *to));
+            chosen.fold(0, |total, (_, &(bytes, packets))| total + around(bytes, packets))
+        };
+        (of(&|from, _| from == node), of(&|_, to| to == node))
+    }
+
     /// Makes `next` return at `at`, if not earlier.
     pub fn wake_at(&mut self, at: Time) {
         self.schedule(at.max(self.now));

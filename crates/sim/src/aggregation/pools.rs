@@ -103,6 +103,7 @@ impl<P: Payload> Aggregation<P> {
             epoch,
             protocol: netsum_topo::Protocol::Switchml,
             trees: &[AggregationTree { root: tree.root, nodes: vec![node] }],
+            copies: false,
             window: slots,
             fragment_bytes,
             release_permille: 1000,

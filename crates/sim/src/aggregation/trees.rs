@@ -116,6 +116,7 @@ impl<P: Payload> Machines<Panama<P>> {
             epoch: wiring.epoch,
             protocol: netsum_topo::Protocol::Panama,
             trees,
+            copies: false,
             window: wiring.config.window_max,
             fragment_bytes: wiring.config.fragment_bytes,
             release_permille: wiring.config.release_permille,

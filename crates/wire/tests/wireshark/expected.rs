@@ -90,12 +90,6 @@ fn of_panama(h: &panama::Header) -> Values {
         0 => ("netsum.missing", format!("0x{:016x}", h.missing)),
         vids => ("netsum.others", format!("0x{vids:016x}")),
     };
-    let (parties, party) = match h.parties {
-        Parties::All => ("all", None),
-        Parties::ToOne(rank) => ("to one", Some(rank)),
-        Parties::FromOne(rank) => ("from one", Some(rank)),
-        Parties::Nobody => ("nobody", None),
-    };
     let mut values = vec![
         ("netsum.kind", name(h.kind)),
         ("netsum.resent", flag(h.resent)),
@@ -111,17 +105,27 @@ fn of_panama(h: &panama::Header) -> Values {
         ("netsum.n_elems", h.n_elems.to_string()),
         ("netsum.marks", format!("0x{:08x}", h.marks)),
         bitmap,
-        ("netsum.parties", parties.to_owned()),
         ("netsum.empty", flag(h.empty)),
         ("netsum.asks", flag(h.asks)),
     ];
-    values.extend(party.map(|rank| ("netsum.party", rank.to_string())));
+    values.extend(of_parties(h.parties));
     values
+}
+
+fn of_parties(parties: Parties) -> Values {
+    let (parties, party) = match parties {
+        Parties::All => ("all", None),
+        Parties::ToOne(rank) => ("to one", Some(rank)),
+        Parties::FromOne(rank) => ("from one", Some(rank)),
+        Parties::Nobody => ("nobody", None),
+    };
+    let party = party.map(|rank| ("netsum.party", rank.to_string()));
+    std::iter::once(("netsum.parties", parties.to_owned())).chain(party).collect()
 }
 
 fn of_atp(h: &atp::Header) -> Values {
     let level = if h.level == atp::Level::Rack { "rack" } else { "server" };
-    vec![
+    let mut values = vec![
         ("netsum.kind", name(h.kind)),
         ("netsum.level", level.to_owned()),
         ("netsum.resent", flag(h.flags.resend)),
@@ -137,11 +141,18 @@ fn of_atp(h: &atp::Header) -> Values {
         ("netsum.n_elems", h.n_elems.to_string()),
         ("netsum.rack_fan_in", h.rack_fan_in.to_string()),
         ("netsum.server_fan_in", h.server_fan_in.to_string()),
-        ("netsum.slot", h.slot.0.to_string()),
+        match h.kind {
+            atp::Kind::Ready => ("netsum.others", format!("0x{:016x}", h.others)),
+            _ => ("netsum.slot", h.slot.0.to_string()),
+        },
         ("netsum.workers", format!("0x{:08x}", h.workers)),
         ("netsum.racks", format!("0x{:08x}", h.racks)),
-        ("netsum.next_slot", h.next_slot.0.to_string()),
-    ]
+    ];
+    match h.kind.is_down() {
+        true => values.push(("netsum.next_slot", h.next_slot.0.to_string())),
+        false => values.extend(of_parties(h.parties)),
+    }
+    values
 }
 
 fn of_switchml(h: &switchml::Header) -> Values {

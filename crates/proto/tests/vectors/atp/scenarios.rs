@@ -49,6 +49,7 @@ pub const ALL: &[Scenario] = &[
     ("children", "1 to 8 children, both levels, and 32", FRAMES, children),
     ("marks", "CE, ECN, overflow and collision flags, and their OR", FEW, marks),
     ("results", "results and requests on their way down, to all and to some", FEW, results),
+    ("parties", "sums for one, and what one sends to all, with every kind", FEW, parties),
     ("window", "numbers too far ahead, too old, and across the wrap", FEW, window),
     ("epochs", "old and coming epochs, a new lease, jobs taken back", FEW, epochs),
     ("fin", "the end of an epoch", FEW, fin),
@@ -108,6 +109,8 @@ pub fn contribution(level: Level, job: JobId, child: u8) -> Header {
         workers,
         racks,
         next_slot: SlotIndex(0),
+        others: 0,
+        parties: Parties::All,
     }
 }
 
@@ -135,7 +138,7 @@ fn as_child(lease: &Lease, child: usize, header: Header) -> Header {
 fn blank(sequence: u32, arithmetic: Arithmetic, n_elems: u16) -> Header {
     Header {
         sequence: Sequence(sequence),
-        chunk: 0xc0de_0000 + sequence,
+        chunk: 0xc0de_0000u32.wrapping_add(sequence),
         slot: SlotIndex(sequence.wrapping_mul(5)),
         next_slot: SlotIndex(sequence ^ 0x5500),
         arithmetic,
@@ -296,7 +299,7 @@ fn results(record: &mut Record) {
     for (job, level) in [(7, Level::Rack), (8, Level::Server)] {
         let lease = with(level, job, 3, 8);
         record.install(&lease);
-        let kinds = [Kind::Result, Kind::Waiting, Kind::FloatRequest, Kind::Mismatch];
+        let kinds = [Kind::Result, Kind::Waiting, Kind::FloatRequest, Kind::Mismatch, Kind::Done];
         let masks = [0, 1, 0b10, 0b100, 0b110, 0b1000, 0x8000_0000, u32::MAX];
         let mut sequence = 0;
         for kind in kinds {
@@ -319,6 +322,59 @@ fn results(record: &mut Record) {
                         blank(sequence - 1, Arithmetic::Wrapping, 1),
                     );
                 }
+            }
+        }
+    }
+}
+
+fn parties(record: &mut Record) {
+    let mut random = Random(13);
+    for (job, level) in [(7, Level::Rack), (8, Level::Server)] {
+        let lease = Lease { window: 8, ..with(level, job, 3, 64) };
+        record.install(&lease);
+        for sequence in 0..120u32 {
+            let arithmetic = IN_SLOTS[(sequence % 4) as usize];
+            let n_elems = 1 + (sequence % 16) as u16;
+            let parties = match random.below(5) {
+                0 => Parties::All,
+                1 => Parties::FromOne(random.below(64) as u8),
+                2 => Parties::Nobody,
+                _ => Parties::ToOne(random.below(64) as u8),
+            };
+            for child in 0..3 {
+                // Now and then a child disagrees on who takes.
+                let parties = match random.below(16) {
+                    0 => Parties::ToOne(sequence as u8 % 64),
+                    _ => parties,
+                };
+                let alone =
+                    matches!(parties, Parties::FromOne(from) if usize::from(from % 3) == child);
+                let header = match parties {
+                    Parties::All | Parties::ToOne(_) => blank(sequence, arithmetic, n_elems),
+                    _ if alone => blank(sequence, arithmetic, n_elems),
+                    _ => Header {
+                        kind: Kind::Ready,
+                        slot: SlotIndex(0),
+                        others: random.next() as u32,
+                        ..blank(sequence, arithmetic, n_elems)
+                    },
+                };
+                let resend = random.below(10) == 0;
+                let flags = Flags { resend, ..Flags::default() };
+                let header = as_child(&lease, child, Header { parties, flags, ..header });
+                let payload = random_payload(&mut random, &header);
+                record.packet(10 + child as u32, random.below(8) == 0, &header, &payload);
+            }
+            if !matches!(parties, Parties::Nobody) {
+                result(record, &mut random, &lease, blank(sequence, arithmetic, n_elems));
+            }
+            if !matches!(parties, Parties::All) {
+                let header = blank(sequence, arithmetic, 0);
+                let (workers, racks) = (random.below(8) as u32, random.below(8) as u32);
+                let level = Level::Server;
+                let header = Header { kind: Kind::Done, level, workers, racks, ..header };
+                let header = Header { job: lease.job, epoch: lease.epoch, ..header };
+                record.packet(PARENT, random.below(8) == 0, &header, &[]);
             }
         }
     }

@@ -6,7 +6,7 @@ use netsum_lease::{Granted, Racks, Terms, leases};
 use netsum_proto::atp::{Node, Scaling, Server, Switch, Worker, WorkerConfig, WorkerPosition};
 use netsum_proto::{Aggregator, Lease, PortId, WorkerMachine};
 use netsum_topo::{AggregationTree, Child, NodeId, Parent, TreeNode};
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_wire::{Epoch, JobId, Rank, TreeId};
 
 use super::{Atp, ROW_BYTES, SlotConfig};
 use crate::aggregation::machines::{End, Machines, Ports};
@@ -41,7 +41,9 @@ impl<P: Payload> Aggregation<P> {
                 WorkerConfig {
                     job: JobId(job),
                     epoch: Epoch(1),
+                    rank: Rank(rank),
                     ranks,
+                    copies: false,
                     places: places[rank as usize].clone(),
                     window_max: config.window_max,
                     fragment_bytes: config.fragment_bytes,
@@ -149,6 +151,7 @@ impl<P: Payload> Machines<Atp<P>> {
             epoch: wiring.epoch,
             protocol: netsum_topo::Protocol::Atp,
             trees: &trees,
+            copies: false,
             window: wiring.config.window_max,
             fragment_bytes: wiring.config.fragment_bytes,
             release_permille: 1000,

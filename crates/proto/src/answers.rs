@@ -2,12 +2,11 @@
 
 use crate::visit::{Counted, Visitor};
 
-/// A packet names at most this many vids besides its own.
-const OTHERS: u64 = u64::BITS as u64;
-
 /// What a worker owes a switch, and the switch a worker, without elements.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
+    /// A packet names others among so many vids before its own; at most 64.
+    reach: u64,
     /// Operation of the unsent empty contributions: a packet names those of one operation only, so that every rank
     /// sends the shape of each operation on each tree.
     operation: u64,
@@ -18,13 +17,14 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    pub(super) fn new(first: u64) -> Answers {
-        Answers { operation: 0, unsent: Vec::new(), expected: first }
+    pub(crate) fn new(first: u64, reach: u64) -> Answers {
+        Answers { reach, operation: 0, unsent: Vec::new(), expected: first }
     }
 
     /// Visits the state.
-    pub(super) fn visit(&mut self, v: &mut impl Visitor) {
+    pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
         let Answers {
+            reach: _,
             // It matters to the unsent ones alone.
             operation: _,
             unsent,
@@ -37,7 +37,7 @@ impl Answers {
     }
 
     /// Adds an empty contribution; returns those before it, as for `flush`, if one packet cannot name all.
-    pub(super) fn add(&mut self, operation: u64, vid: u64) -> Option<(u64, u64)> {
+    pub(crate) fn add(&mut self, operation: u64, vid: u64) -> Option<(u64, u64)> {
         let full = !self.unsent.is_empty() && !self.fits(operation, vid);
         let before = if full { self.all() } else { None };
         self.operation = operation;
@@ -47,7 +47,7 @@ impl Answers {
 
     /// Takes the unsent ones out for a contribution to `vid`: returns that vid and the others, or, if it cannot carry
     /// them, as `flush` does.
-    pub(super) fn take(&mut self, operation: u64, vid: u64) -> Option<(u64, u64)> {
+    pub(crate) fn take(&mut self, operation: u64, vid: u64) -> Option<(u64, u64)> {
         if self.unsent.is_empty() || !self.fits(operation, vid) {
             return self.all();
         }
@@ -57,13 +57,13 @@ impl Answers {
 
     /// Takes the unsent ones out if they are half of what is in flight, so that they do not wait for each other's
     /// results, or if nothing follows that could carry them. Returns the highest and the others.
-    pub(super) fn flush(&mut self, in_flight: u32, nothing_follows: bool) -> Option<(u64, u64)> {
+    pub(crate) fn flush(&mut self, in_flight: u32, nothing_follows: bool) -> Option<(u64, u64)> {
         let due = nothing_follows || 2 * self.unsent.len() >= in_flight as usize;
         if due { self.all() } else { None }
     }
 
     /// Whether the switch must answer at `vid`. It answers by itself where this rank takes the result.
-    pub(super) fn asks(&mut self, vid: u64, takes: bool, window: u32, last: bool) -> bool {
+    pub(crate) fn asks(&mut self, vid: u64, takes: bool, window: u32, last: bool) -> bool {
         let far = vid + 1 >= self.expected + u64::from(window / 2).max(1);
         let asks = !takes && (last || far);
         if takes || asks {
@@ -73,12 +73,12 @@ impl Answers {
     }
 
     /// Forgets an unsent one whose fragment is complete: it was sent again before it was sent.
-    pub(super) fn forget(&mut self, vid: u64) {
+    pub(crate) fn forget(&mut self, vid: u64) {
         self.unsent.retain(|&unsent| unsent != vid);
     }
 
     fn fits(&self, operation: u64, vid: u64) -> bool {
-        let near = self.unsent.first().is_none_or(|first| vid - first <= OTHERS);
+        let near = self.unsent.first().is_none_or(|first| vid - first <= self.reach);
         near && operation == self.operation
     }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn empty_contributions_travel_with_the_next_contribution_of_the_same_operation() {
-        let mut answers = Answers::new(0);
+        let mut answers = Answers::new(0, 64);
         assert_eq!(answers.take(1, 3), None);
         for vid in [4, 5, 7] {
             assert_eq!(answers.add(1, vid), None);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn half_of_what_is_in_flight_is_not_kept() {
-        let mut answers = Answers::new(0);
+        let mut answers = Answers::new(0, 64);
         assert_eq!(answers.flush(0, true), None);
         for vid in 0..4 {
             answers.add(1, vid);
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_every_half_window() {
-        let mut answers = Answers::new(0);
+        let mut answers = Answers::new(0, 64);
         let asks: Vec<u64> = (0..12).filter(|&vid| answers.asks(vid, vid == 5, 8, false)).collect();
         assert_eq!(asks, [3, 9]);
         assert!(answers.asks(12, false, 8, true), "the last one");
