@@ -62,10 +62,10 @@ pub(crate) struct Hosts {
     pub waiting_jobs: u32,
     /// Completed jobs that had leases in the network.
     pub ended_jobs: Vec<u32>,
-    arrivals: Box<dyn Iterator<Item = FlowSpec> + Send>,
-    pub upcoming: Option<FlowSpec>,
-    /// Flows that have started, by number.
-    pub specs: Vec<FlowSpec>,
+    arrivals: Box<dyn Iterator<Item = (u32, FlowSpec)> + Send>,
+    upcoming: Option<(u32, FlowSpec)>,
+    /// Flows that have started, each with its number, which ascend.
+    started: Vec<(u32, FlowSpec)>,
     pub finished: Vec<FlowRecord>,
     pub stop_with_jobs: bool,
     /// Whether `HostSide::run` returns when a state may repeat an earlier one.
@@ -84,7 +84,7 @@ impl Hosts {
             ended_jobs: Vec::new(),
             arrivals: Box::new(std::iter::empty()),
             upcoming: None,
-            specs: Vec::new(),
+            started: Vec::new(),
             finished: Vec::new(),
             stop_with_jobs: false,
             watched: false,
@@ -92,14 +92,20 @@ impl Hosts {
         }
     }
 
-    /// Sets the workload: flows in order of their starts.
+    /// Sets the workload: flows in order of their starts, with their numbers.
     pub(crate) fn set_flows(
         &mut self,
         net: &mut Region,
-        flows: impl Iterator<Item = FlowSpec> + Send + 'static,
+        flows: impl Iterator<Item = (u32, FlowSpec)> + Send + 'static,
     ) {
         self.arrivals = Box::new(flows);
         self.announce_next(net);
+    }
+
+    /// A flow that has started.
+    pub(crate) fn spec(&self, number: u32) -> FlowSpec {
+        let at = self.started.binary_search_by_key(&number, |&(number, _)| number);
+        self.started[at.expect("the flow has started")].1
     }
 
     /// Whether there were jobs and all are complete.
@@ -124,7 +130,7 @@ impl Hosts {
             // The next flow has a timer beyond what repeats.
             arrivals: _,
             upcoming: _,
-            specs,
+            started,
             // Results.
             finished: _,
             stop_with_jobs: _,
@@ -132,7 +138,7 @@ impl Hosts {
             stop_at_ps,
         } = self;
         v.both(*waiting_jobs, ended_jobs.len() as u32);
-        v.both(specs.len() as u32, 0);
+        v.both(started.len() as u32, 0);
         v.same(*stop_at_ps);
         transport.visit(v);
         jobs.visit(v, view, progress);
@@ -140,15 +146,14 @@ impl Hosts {
 
     fn announce_next(&mut self, net: &mut Region) {
         self.upcoming = self.arrivals.next();
-        if let Some(spec) = self.upcoming {
+        if let Some((_, spec)) = self.upcoming {
             net.set_timer(spec.start_ps.max(net.now_ps()), FLOW_START);
         }
     }
 
     fn start_flow(&mut self, net: &mut Region) {
-        let Some(spec) = self.upcoming.take() else { return };
-        let number = self.specs.len() as u32;
-        self.specs.push(spec);
+        let Some((number, spec)) = self.upcoming.take() else { return };
+        self.started.push((number, spec));
         let flow = self.transport.open(spec.src, spec.dst, Owner::Workload(number), true);
         self.transport.submit(net, flow, spec.bytes);
         self.announce_next(net);
@@ -158,7 +163,7 @@ impl Hosts {
         match progress {
             Progress::Complete { number, resent, timeouts } => self.finished.push(FlowRecord {
                 number,
-                spec: self.specs[number as usize],
+                spec: self.spec(number),
                 end_ps: net.now_ps(),
                 resent,
                 timeouts,

@@ -18,15 +18,16 @@ impl Random {
         Random(mix(seed) ^ name)
     }
 
-    /// What all draws from now on follow from.
-    pub(crate) fn state(&self) -> u64 {
-        self.0
-    }
-
     /// 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        let bits = self.nth(0);
+        self.0 = self.0.wrapping_add(INCREMENT);
+        bits
+    }
+
+    /// What `bits` returns after `n` draws.
+    pub(crate) fn nth(&self, n: u64) -> u64 {
+        mix(self.0.wrapping_add(INCREMENT.wrapping_mul(n.wrapping_add(1))))
     }
 
     /// A number below `n`, which must not be 0.
@@ -52,6 +53,8 @@ impl Random {
     }
 }
 
+const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// SplitMix64's finaliser: every bit of the input affects every bit of the output.
 #[inline]
 pub fn mix(bits: u64) -> u64 {
@@ -73,6 +76,13 @@ mod tests {
         assert!((mean - 3.0).abs() < 0.03, "{mean}");
         let mean = (0..n).map(|_| random.below(11) as f64).sum::<f64>() / f64::from(n);
         assert!((mean - 5.0).abs() < 0.03, "{mean}");
+    }
+
+    #[test]
+    fn any_draw_can_be_made_alone() {
+        let first = Random::derived(3, "test");
+        let mut random = first.clone();
+        (0..100).for_each(|n| assert_eq!(random.bits(), first.nth(n)));
     }
 
     #[test]

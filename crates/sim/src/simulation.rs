@@ -35,8 +35,8 @@ pub struct Simulation<P: Payload = Counts> {
     pub(crate) net: Network,
     pub(crate) aggregation: Aggregation<P>,
     pub(crate) hosts: Hosts,
-    /// Jobs that have not started, by announcement number.
-    announced: Vec<Option<JobSpec>>,
+    /// Jobs that have not started, by number.
+    announced: BTreeMap<u32, JobSpec>,
     /// Times of job starts and faults, which concern hosts and switches at once.
     control_ps: BTreeSet<u64>,
     /// Number of trees through each switch: the next job is planned around them.
@@ -97,7 +97,7 @@ impl<P: Payload> Simulation<P> {
         Ok(Simulation {
             aggregation: Aggregation::new(net.region_of(), memory_bytes),
             hosts: Hosts::new(tcp, seed, spraying),
-            announced: Vec::new(),
+            announced: BTreeMap::new(),
             control_ps: BTreeSet::new(),
             load: HashMap::new(),
             trees: BTreeMap::new(),
@@ -145,8 +145,16 @@ impl<P: Payload> Simulation<P> {
         self.hosts.jobs_are_over()
     }
 
-    /// Sets the workload: flows in order of their starts.
+    /// Sets the workload: flows in order of their starts, numbered in this order.
     pub fn set_flows(&mut self, flows: impl Iterator<Item = FlowSpec> + Send + 'static) {
+        self.set_numbered_flows((0..).zip(flows));
+    }
+
+    /// The same for flows that have numbers among those of several simulations; the numbers ascend.
+    pub(crate) fn set_numbered_flows(
+        &mut self,
+        flows: impl Iterator<Item = (u32, FlowSpec)> + Send + 'static,
+    ) {
         self.hosts.set_flows(&mut self.net.regions[0], flows);
     }
 
@@ -165,10 +173,13 @@ impl<P: Payload> Simulation<P> {
         &mut self.aggregation
     }
 
-    /// Flows that have started and are not complete: number and payload bytes received; by number.
-    pub fn unfinished(&self) -> Vec<(u32, u64)> {
-        let mut all: Vec<(u32, u64)> = self.hosts.transport.unfinished().collect();
-        all.sort_unstable();
+    /// Flows that have started and are not complete, each with the payload bytes received; by number.
+    pub fn unfinished(&self) -> Vec<(u32, FlowSpec, u64)> {
+        let unfinished = self.hosts.transport.unfinished();
+        let mut all: Vec<_> = unfinished
+            .map(|(number, received)| (number, self.hosts.spec(number), received))
+            .collect();
+        all.sort_unstable_by_key(|&(number, ..)| number);
         all
     }
 
@@ -184,11 +195,16 @@ impl<P: Payload> Simulation<P> {
         self.net.drop_packets(link, packets);
     }
 
-    /// Schedules a job; jobs are numbered as they start.
+    /// Schedules a job; jobs are numbered in the order of these calls.
     pub fn add_job(&mut self, spec: JobSpec) {
-        self.net.set_timer(spec.start_ps, JOB_START | self.announced.len() as u64);
+        self.add_numbered_job(self.hosts.announced_jobs, spec);
+    }
+
+    /// Schedules a job that has a number among the jobs of several simulations.
+    pub(crate) fn add_numbered_job(&mut self, number: u32, spec: JobSpec) {
+        self.net.set_timer(spec.start_ps, JOB_START | u64::from(number));
         self.control_ps.insert(spec.start_ps);
-        self.announced.push(Some(spec));
+        self.announced.insert(number, spec);
         self.hosts.announced_jobs += 1;
         self.hosts.waiting_jobs += 1;
     }
@@ -239,11 +255,6 @@ impl<P: Payload> Simulation<P> {
         let fallen = self.trees.get(&job).is_some_and(|trees| !self.are_trees_alive(trees));
         let cut = self.cut_off(spec.placement.iter().chain(&servers));
         cut.or_else(|| fallen.then(|| "a link of its trees is down".to_owned()))
-    }
-
-    /// Flows that have started.
-    pub fn started(&self) -> &[FlowSpec] {
-        &self.hosts.specs
     }
 
     /// Flows completed since the last call.
@@ -329,10 +340,9 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    fn start_job(&mut self, announced: u32) {
-        let Some(spec) = self.announced[announced as usize].take() else { return };
+    fn start_job(&mut self, number: u32) {
+        let Some(spec) = self.announced.remove(&number) else { return };
         self.hosts.waiting_jobs -= 1;
-        let number = self.hosts.jobs.next_number();
         let installed = match (spec.scheme, &spec.work) {
             (Scheme::Hosts { .. }, _) => Installed::Nothing,
             (_, Some(work)) => Installed::Groups(self.install_groups(number, &spec, work)),
@@ -344,7 +354,7 @@ impl<P: Payload> Simulation<P> {
                 }
             },
         };
-        self.hosts.jobs.begin(&mut self.net.regions[0], spec, installed);
+        self.hosts.jobs.begin(&mut self.net.regions[0], number, spec, installed);
     }
 
     /// Installs leases for the groups of a schedule that have allreduces and a host per rank.

@@ -39,6 +39,23 @@ struct Flow {
     reported: u32,
 }
 
+/// Slots that can be used again, by the host whose flows had them: which of two flows has the lower slot, and so whose
+/// timer comes first at equal times, depends on no third host.
+#[derive(Default)]
+struct FreeSlots(Vec<Vec<u32>>);
+
+impl FreeSlots {
+    fn take(&mut self, host: u32) -> Option<u32> {
+        self.0.get_mut(host as usize)?.pop()
+    }
+
+    fn put(&mut self, host: u32, slot: u32) {
+        let hosts = self.0.len().max(host as usize + 1);
+        self.0.resize_with(hosts, Vec::new);
+        self.0[host as usize].push(slot);
+    }
+}
+
 /// An event of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -63,7 +80,7 @@ pub struct Transport {
     flows: Vec<Flow>,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
-    free: Vec<u32>,
+    free: FreeSlots,
     entropies: Entropies,
     /// Samples of round-trip times, by flow, for those who look for repetitions; `None` if nobody does.
     pub(crate) samples: Option<Vec<(u32, u64)>>,
@@ -104,7 +121,8 @@ impl Samples {
     }
 }
 
-/// Random numbers that select the paths of flows, one per flow in the order of opening.
+/// Random numbers that select the paths of flows. That of a flow depends on whose it is, and not on which others were
+/// opened before.
 pub(crate) struct Entropies(Random);
 
 impl Entropies {
@@ -112,8 +130,12 @@ impl Entropies {
         Entropies(Random::derived(seed, "paths"))
     }
 
-    pub(crate) fn draw(&mut self) -> u16 {
-        self.0.bits() as u16
+    pub(crate) fn of(&self, owner: Owner) -> u16 {
+        let number = match owner {
+            Owner::Workload(number) => u64::from(number),
+            Owner::Job(job, stream) => (u64::from(job) + 1) << 32 | u64::from(stream),
+        };
+        self.0.nth(number) as u16
     }
 }
 
@@ -125,7 +147,7 @@ impl Transport {
             flows: Vec::new(),
             senders: Vec::new(),
             receivers: Vec::new(),
-            free: Vec::new(),
+            free: FreeSlots::default(),
             entropies: Entropies::new(seed),
             samples: None,
             spraying,
@@ -180,16 +202,19 @@ impl Transport {
             senders,
             receivers,
             free,
-            entropies: Entropies(random),
+            // Constant.
+            entropies: _,
             // Runs in which it is set are not compared.
             spraying: _,
             samples: _,
             active,
         } = self;
-        v.same(random.state());
         v.both(flows.len() as u32, *active);
-        v.same(free.len() as u64);
-        free.iter().for_each(|slot| v.same((*slot).into()));
+        v.same(free.0.len() as u64);
+        for slots in &free.0 {
+            v.same(slots.len() as u64);
+            slots.iter().for_each(|slot| v.same((*slot).into()));
+        }
         let both = senders.iter_mut().zip(receivers);
         for (flow, (sender, receiver)) in flows.iter_mut().zip(both) {
             let Flow { src, dst, entropy, open, ecn, timer, owner, reported } = flow;
@@ -217,9 +242,9 @@ impl Transport {
 
     /// Opens a flow between hosts; without `ecn` its sender gets no marks.
     pub fn open(&mut self, src: u32, dst: u32, owner: Owner, ecn: bool) -> u32 {
-        let slot = self.free.pop();
+        let slot = self.free.take(src);
         let timer = slot.map_or(Timer::default(), |s| self.flows[s as usize].timer);
-        let (entropy, reported) = (self.entropies.draw(), u32::MAX);
+        let (entropy, reported) = (self.entropies.of(owner), u32::MAX);
         let flow = Flow { src, dst, entropy, open: true, ecn, timer, owner, reported };
         let (sender, receiver) = (Sender::new(&self.config), Receiver::default());
         self.active += 1;
@@ -278,7 +303,7 @@ impl Transport {
     pub fn on_timer(&mut self, net: &mut Region, key: u64) {
         let slot = (key & !CLASS) as u32;
         if key & CLASS == SLOT {
-            self.free.push(slot);
+            self.free.put(self.flows[slot as usize].src, slot);
             return;
         }
         let (flow, sender) = (&mut self.flows[slot as usize], &mut self.senders[slot as usize]);
@@ -362,7 +387,7 @@ impl Transport {
             if sender.resent > 0 || self.spraying {
                 net.set_timer(net.now_ps() + SLOT_REST_PS, SLOT | u64::from(slot));
             } else {
-                self.free.push(slot);
+                self.free.put(flow.src, slot);
             }
         }
         let due = sender.base() >= flow.reported;

@@ -121,7 +121,7 @@ fn a_ring_that_ignores_marks_takes_more() {
         simulation.add_job(job(vec![0, 2], 1_000_000_000, 1, scheme));
         simulation.set_flows(std::iter::once(flow(0, 1, 3, 1_000_000_000)));
         simulation.run(100 * MS);
-        let (_, bytes) = simulation.unfinished()[0];
+        let (.., bytes) = simulation.unfinished()[0];
         bytes as f64 * 8.0 / (10e9 * 0.1)
     };
     let (shared, taken) = (share_of_the_flow(true), share_of_the_flow(false));

@@ -209,8 +209,13 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     /// Starts a job whose workers are installed in the network, or which reduces between hosts.
-    pub(crate) fn begin(&mut self, net: &mut Region, spec: JobSpec, installed: Installed) {
-        let number = self.jobs.len() as u32;
+    pub(crate) fn begin(
+        &mut self,
+        net: &mut Region,
+        number: u32,
+        spec: JobSpec,
+        installed: Installed,
+    ) {
         let on_hosts = |algorithm, ecn, rings| {
             Reducer::Hosts(HostReducer::new(algorithm, ecn, rings, number, &spec.placement))
         };
@@ -242,7 +247,10 @@ impl Jobs {
         };
         let ranks = vec![RankState::default(); spec.placement.len()];
         let (open_steps, count) = (VecDeque::new(), ranks.len() as u32);
-        self.jobs.push(Some(Job { spec, reducer, ranks, open_steps, first_step: 0, finished: 0 }));
+        let numbers = self.jobs.len().max(number as usize + 1);
+        self.jobs.resize_with(numbers, || None);
+        let job = Job { spec, reducer, ranks, open_steps, first_step: 0, finished: 0 };
+        self.jobs[number as usize] = Some(job);
         self.active += 1;
         (0..count).for_each(|rank| self.begin_step(net, number, rank));
     }
@@ -401,8 +409,8 @@ impl Jobs {
         }
     }
 
-    /// Number of the next job.
-    pub(crate) fn next_number(&self) -> u32 {
+    /// Above the numbers of all jobs that have started.
+    pub(crate) fn numbers(&self) -> u32 {
         self.jobs.len() as u32
     }
 

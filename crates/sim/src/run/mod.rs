@@ -335,10 +335,9 @@ fn one(
             what: first.what.clone(),
         }));
     }
-    for (number, received) in simulation.unfinished() {
-        let spec = &simulation.started()[number as usize];
-        tables.unfinished(number, spec, received)?;
-        summary.unfinished(spec, received, simulation.network().now_ps());
+    for (number, spec, received) in simulation.unfinished() {
+        tables.unfinished(number, &spec, received)?;
+        summary.unfinished(&spec, received, simulation.network().now_ps());
     }
     links(&simulation, part, tables)?;
     summary.end(&mut simulation);

@@ -271,7 +271,7 @@ impl<P: Payload> Simulation<P> {
             let operation = self.hosts.jobs.first_operation(job);
             Some(Origin { vid, trees, operation, within: view == View::Round })
         };
-        (0..self.hosts.jobs.next_number()).map(of).collect()
+        (0..self.hosts.jobs.numbers()).map(of).collect()
     }
 
     fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {

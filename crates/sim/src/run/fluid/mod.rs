@@ -16,7 +16,7 @@ use crate::fluid::{Fluid, Use};
 use crate::network::{LinkCounters, Network};
 use crate::simulation::FlowRecord;
 use crate::tcp::TcpConfig;
-use crate::transport::Entropies;
+use crate::transport::{self, Entropies};
 use crate::workload::FlowSpec;
 
 /// A flow's time is that of its packets, with their headers, as a fluid, plus the store-and-forward cost on an idle
@@ -45,7 +45,7 @@ pub(super) fn run(
     let mut jobs = Jobs::new(&built.jobs, config.seed);
     let total_ps = config.duration.ps() + config.drain.ps();
     let (mut done, mut steps) = (0, 0);
-    let mut entropies = Entropies::new(config.seed);
+    let entropies = Entropies::new(config.seed);
     let mut waiting = built.flows.iter().peekable();
     let slice_ps = (total_ps / SLICES).max(1);
     for slice in 1.. {
@@ -76,7 +76,8 @@ pub(super) fn run(
                 continue;
             }
             if let Some(spec) = waiting.next_if(|spec| spec.start_ps <= to_ps) {
-                pipes.start(*spec, entropies.draw());
+                let owner = transport::Owner::Workload(pipes.flows);
+                pipes.start(*spec, entropies.of(owner));
             } else if jobs.next_ps() <= to_ps {
                 jobs.on_timer(&mut pipes);
                 for (job, reason) in jobs.refused.drain(..) {
