@@ -2,9 +2,10 @@
 //!
 //! An entry is threaded through its link, so nothing is allocated and inserting is a few writes. A bucket
 //! is sorted when it becomes the current one, by time and then by [`order`]: equal times have one order in every run,
-//! which depends on the time since the last [`Calendar::rebase`].
+//! which depends on the time since the last [`Calendar::rebase`] of the links' island.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 /// What the calendar keeps in each link.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,15 +28,17 @@ pub struct Calendar {
     batch: Vec<(u64, u32)>,
     /// Number of entries in buckets.
     waiting: usize,
-    /// The moment from which [`order`] counts.
-    base_ps: u64,
+    /// The moments from which [`order`] counts, by island.
+    bases_ps: Vec<u64>,
+    /// By link, its island; empty: all links are on one.
+    island_of: Arc<[u16]>,
 }
 
 /// The order of deliveries: by time, and at equal times by link in an order that depends on the time since `base_ps`.
 /// Hosts that send on the acknowledgements of one queue are in step, so that their packets arrive together; in an order
 /// by link alone the last one would lose each time the queue is full.
 #[inline]
-pub fn order(base_ps: u64, (at_ps, link): (u64, u32)) -> (u64, u32) {
+fn order(base_ps: u64, (at_ps, link): (u64, u32)) -> (u64, u32) {
     // Whether two links change places depends on one bit of the time's hash: the first in which they differ.
     let since_ps = at_ps.wrapping_sub(base_ps);
     (at_ps, link ^ (since_ps.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32)
@@ -57,30 +60,63 @@ impl Calendar {
             current: 0,
             batch: Vec::with_capacity(64),
             waiting: 0,
-            base_ps: 0,
+            bases_ps: vec![0],
+            island_of: Arc::default(),
         }
     }
 
-    /// The moment from which the order of equal times counts.
+    /// Sets the island of each link, before there are entries.
+    pub fn set_islands(&mut self, island_of: &Arc<[u16]>) {
+        let islands = island_of.iter().max().map_or(1, |&last| usize::from(last) + 1);
+        (self.bases_ps, self.island_of) = (vec![0; islands], Arc::clone(island_of));
+    }
+
+    /// The island of a link.
     #[inline]
-    pub fn base_ps(&self) -> u64 {
-        self.base_ps
+    pub fn island_of(&self, link: u32) -> u16 {
+        self.island_of.get(link as usize).copied().unwrap_or(0)
     }
 
-    /// From now on the order of equal times counts from this moment; entries before it have been removed.
-    pub fn rebase(&mut self, base_ps: u64) {
-        self.base_ps = base_ps;
-        self.batch.sort_unstable_by_key(|&entry| Reverse(order(base_ps, entry)));
+    /// The moments from which the order of equal times counts, by island.
+    pub fn bases_ps(&self) -> &[u64] {
+        &self.bases_ps
     }
 
-    /// Removes all entries, which the caller inserts again at later times, and moves the base by `by_ps`.
+    /// The place of an entry in the order.
+    #[inline]
+    pub fn order(&self, entry: (u64, u32)) -> (u64, u32) {
+        order(self.bases_ps[usize::from(self.island_of(entry.1))], entry)
+    }
+
+    /// From now on the order of equal times on an island counts from this moment; entries before it have been removed.
+    pub fn rebase(&mut self, island: u16, base_ps: u64) {
+        self.bases_ps[usize::from(island)] = base_ps;
+        self.sort();
+    }
+
+    fn sort(&mut self) {
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.sort_unstable_by_key(|&entry| Reverse(self.order(entry)));
+        self.batch = batch;
+    }
+
+    /// Removes all entries, which the caller inserts again at later times, and moves the bases by `by_ps`.
     pub(crate) fn clear_and_move(&mut self, by_ps: u64) {
-        let Calendar { heads, occupied, width_bits: _, current, batch, waiting, base_ps } = self;
+        let Calendar {
+            heads,
+            occupied,
+            width_bits: _,
+            current,
+            batch,
+            waiting,
+            bases_ps,
+            island_of: _,
+        } = self;
         heads.fill(NONE);
         occupied.fill(0);
         batch.clear();
         (*current, *waiting) = (0, 0);
-        *base_ps += by_ps;
+        bases_ps.iter_mut().for_each(|base_ps| *base_ps += by_ps);
     }
 
     /// Inserts a link that has no entry.
@@ -89,9 +125,8 @@ impl Calendar {
         let bucket = at_ps >> self.width_bits;
         entries.entry(link).at_ps = at_ps;
         if bucket <= self.current && !(self.waiting == 0 && self.batch.is_empty()) {
-            let place = self
-                .batch
-                .partition_point(|&e| order(self.base_ps, e) > order(self.base_ps, (at_ps, link)));
+            let own = self.order((at_ps, link));
+            let place = self.batch.partition_point(|&entry| self.order(entry) > own);
             self.batch.insert(place, (at_ps, link));
             return;
         }
@@ -139,8 +174,7 @@ impl Calendar {
         self.waiting -= self.batch.len();
         self.current = self.batch[0].0 >> self.width_bits;
         if self.batch.len() > 1 {
-            let base_ps = self.base_ps;
-            self.batch.sort_unstable_by_key(|&entry| Reverse(order(base_ps, entry)));
+            self.sort();
         }
     }
 
@@ -204,7 +238,7 @@ mod tests {
             for step in 0..50_000 {
                 if step % 5_000 == 0 && model.first().is_none_or(|&((at, _), _)| at > now) {
                     base = now;
-                    calendar.rebase(base);
+                    calendar.rebase(0, base);
                     let moved =
                         model.iter().map(|&((at, _), link)| (order(base, (at, link)), link));
                     model = moved.collect();

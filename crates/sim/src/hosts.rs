@@ -67,7 +67,10 @@ pub(crate) struct Hosts {
     /// Flows that have started, each with its number, which ascend.
     started: Vec<(u32, FlowSpec)>,
     pub finished: Vec<FlowRecord>,
+    /// Whether the run ends with the last job.
     pub stop_with_jobs: bool,
+    /// With the last job a run could end at this time.
+    pub jobs_over_ps: u64,
     /// Whether `HostSide::run` returns when a state may repeat an earlier one.
     pub watched: bool,
     /// End of the run, once it is known.
@@ -87,6 +90,7 @@ impl Hosts {
             started: Vec::new(),
             finished: Vec::new(),
             stop_with_jobs: false,
+            jobs_over_ps: u64::MAX,
             watched: false,
             stop_at_ps: u64::MAX,
         }
@@ -134,6 +138,8 @@ impl Hosts {
             // Results.
             finished: _,
             stop_with_jobs: _,
+            // Beyond it there is no job, and nothing repeats.
+            jobs_over_ps: _,
             watched: _,
             stop_at_ps,
         } = self;
@@ -263,10 +269,11 @@ impl<P: Payload> HostSide<'_, P> {
             self.local.end_job(lease);
             ended_jobs.push(lease);
         }
-        if self.hosts.stop_with_jobs && self.hosts.jobs_are_over() {
+        let hosts = &mut *self.hosts;
+        if hosts.stop_with_jobs && hosts.jobs_over_ps == u64::MAX && hosts.jobs_are_over() {
             // Other regions may have advanced this far without learning of the end.
             let last_ps = self.local.net.now_ps() + self.local.net.lookahead_ps().saturating_sub(1);
-            self.hosts.stop_at_ps = self.hosts.stop_at_ps.min(last_ps);
+            (hosts.jobs_over_ps, hosts.stop_at_ps) = (last_ps, last_ps);
         }
     }
 }

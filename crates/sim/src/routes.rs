@@ -148,6 +148,7 @@ impl Routes {
     pub(crate) fn ways(&self, switch: u32, dst: u32) -> Vec<u32> {
         let group = u32::from(self.group_of[dst as usize]);
         match self.table[((switch - self.hosts) * self.groups + group) as usize] {
+            UNREACHABLE => Vec::new(),
             LOCAL => vec![self.down[dst as usize]],
             one if one & SEVERAL == 0 => vec![one],
             several => {

@@ -3,6 +3,7 @@
 pub(crate) mod repeats;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Topology};
@@ -122,6 +123,27 @@ impl<P: Payload> Simulation<P> {
     /// `run` ends with the last job, plus one propagation time of a link.
     pub fn stop_with_jobs(&mut self) {
         self.hosts.stop_with_jobs = true;
+    }
+
+    /// With `stop_with_jobs`, when a run could end with the last job, if that is known. `run` goes no further than there
+    /// or to the time that `end_at` sets since.
+    pub(crate) fn jobs_over_ps(&self) -> Option<u64> {
+        Some(self.hosts.jobs_over_ps).filter(|&over_ps| over_ps != u64::MAX)
+    }
+
+    /// `run` goes no further than this.
+    pub(crate) fn end_at(&mut self, at_ps: u64) {
+        self.hosts.stop_at_ps = at_ps;
+    }
+
+    /// Whether jobs were announced.
+    pub(crate) fn has_jobs(&self) -> bool {
+        self.hosts.announced_jobs > 0
+    }
+
+    /// Sets the island of each link: what happens on one does not affect the others. Nothing is skipped then.
+    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u16]>) {
+        self.net.set_islands(island_of);
     }
 
     /// Simulates everything. Otherwise a run of one thread skips what repeats itself exactly; the results are the same.
@@ -338,6 +360,17 @@ impl<P: Payload> Simulation<P> {
             true => self.apply(self.faults[number as usize]),
             false => self.start_job(number),
         }
+    }
+
+    /// Starts all jobs that are announced, at once, and nothing else: to see what they get in the network.
+    pub(crate) fn start_jobs(&mut self) {
+        let numbers: Vec<u32> = self.announced.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.start_job(number));
+    }
+
+    /// Jobs that use the ring instead of their scheme.
+    pub(crate) fn on_rings(&self) -> impl Iterator<Item = u32> {
+        self.refused.iter().map(|&(job, _)| job)
     }
 
     fn start_job(&mut self, number: u32) {

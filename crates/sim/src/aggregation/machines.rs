@@ -381,7 +381,8 @@ impl<R: Protocol> Residents<R> {
             }
             End::Worker(worker) => {
                 if self.take_result(net, worker, packet) {
-                    begin_order(net);
+                    let [_, (host, _)] = net.path_ends(packet.flow);
+                    begin_order(net, host);
                     self.round = true;
                 }
                 self.unused.push(packet.seq);

@@ -145,10 +145,11 @@ impl<P: Payload> Aggregation<P> {
     }
 }
 
-/// Lets the order of simultaneous deliveries begin anew in all regions, as soon as they can be notified: a job repeats
-/// itself from here.
-pub(crate) fn begin_order(net: &mut Region) {
-    net.set_timers(net.now_ps() + net.lookahead_ps(), ORDER);
+/// Lets the order of simultaneous deliveries on a host's island begin anew in all regions, as soon as they can be
+/// notified: a job of this host repeats itself from here.
+pub(crate) fn begin_order(net: &mut Region, host: u32) {
+    let island = net.island_of(net.uplink(host));
+    net.set_timers(net.now_ps() + net.lookahead_ps(), ORDER | u64::from(island));
 }
 
 /// A region of the network and its machines: the state of one thread.
@@ -221,7 +222,7 @@ impl<P: Payload> Local<'_, P> {
             WORKER => of!(self, number, machines => machines.on_worker_timer(self.net, what)),
             NODE => of!(self, number, machines => machines.on_node_timer(self.net, what)),
             REVOKE => self.revoke(what),
-            ORDER => self.net.begin_order(),
+            ORDER => self.net.begin_order(what as u16),
             _ => unreachable!("a timer of nobody"),
         }
     }

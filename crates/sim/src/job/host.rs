@@ -211,7 +211,7 @@ impl HostReducer {
             state.sent = false;
             if place == 0 {
                 self.stepped = true;
-                begin_order(net);
+                begin_order(net, self.placement[0]);
             }
         }
     }

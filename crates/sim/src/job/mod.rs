@@ -437,14 +437,14 @@ impl Jobs {
         match &mut job.reducer {
             Reducer::Network { kind, first_worker } => {
                 if rank == 0 && submitted == 0 && *kind == Kind::Trees {
-                    begin_order(local.net);
+                    begin_order(local.net, job.spec.placement[0]);
                     self.moment = Some(View::Step);
                 }
                 local.submit(*kind, *first_worker + rank, id, bucket.bytes);
             }
             Reducer::Hosts(reducer) => {
                 if rank == 0 && submitted == 0 {
-                    begin_order(local.net);
+                    begin_order(local.net, job.spec.placement[0]);
                     self.moment = Some(View::Step);
                 }
                 reducer.submit(local.net, transport, rank, id, bucket.bytes);

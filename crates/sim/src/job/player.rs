@@ -465,7 +465,7 @@ impl Player {
                     return;
                 }
                 if rank == 0 {
-                    begin_order(wire.net);
+                    begin_order(wire.net, self.placement[0]);
                 }
                 continue;
             };
@@ -499,7 +499,7 @@ impl Player {
             member.step += 1;
             member.sent = false;
             if rank == 0 {
-                begin_order(wire.net);
+                begin_order(wire.net, self.placement[0]);
             }
         }
     }

@@ -12,7 +12,7 @@ mod moving;
 mod pause;
 mod region;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use netsum_proto::Time;
@@ -283,6 +283,11 @@ impl Network {
         self.hosts_region().links[link as usize].propagation_ps()
     }
 
+    /// Whether there are several islands.
+    pub(crate) fn has_islands(&self) -> bool {
+        self.hosts_region().calendar.bases_ps().len() > 1
+    }
+
     /// Totals of packets and bytes sent, delivered and dropped.
     pub fn balance(&self) -> Balance {
         let mut sum = Balance::default();
@@ -333,6 +338,46 @@ impl Network {
             here = there;
         }
         parts.into()
+    }
+
+    /// The links of all shortest paths between these hosts, in both directions.
+    pub(crate) fn links_between(&self, hosts: &[u32]) -> BTreeSet<u32> {
+        let uplinks = hosts.iter().map(|&host| self.uplink(host));
+        let mut links: BTreeSet<u32> = uplinks.flat_map(|link| [link, link ^ 1]).collect();
+        // Between racks all hosts of a rack have the same paths.
+        let rack = |&host: &u32| (self.far_end(self.uplink(host)), host);
+        let racks: BTreeMap<u32, u32> = hosts.iter().map(rack).collect();
+        for (&rack, &to) in &racks {
+            let mut next: Vec<u32> = racks.keys().copied().collect();
+            let mut passed = BTreeSet::from([rack]);
+            while let Some(switch) = next.pop() {
+                // Paths that have met go on together.
+                if passed.insert(switch) {
+                    let ways = self.routes().ways(switch, to);
+                    next.extend(ways.iter().map(|&link| self.far_end(link)));
+                    links.extend(ways);
+                }
+            }
+        }
+        links
+    }
+
+    /// The links of all paths of `Tree` packets.
+    pub(crate) fn links_of_paths(&self) -> impl Iterator<Item = u32> {
+        self.hosts_region().paths.iter().flat_map(|path| path.iter().copied())
+    }
+
+    /// Links whose queues share memory with that of a link.
+    pub(crate) fn siblings(&self, link: u32) -> &[u32] {
+        self.hosts_region().common.siblings.get(link as usize).map_or(&[], |siblings| siblings)
+    }
+
+    /// Sets the island of each link, of which there are several: what happens on one island does not affect another.
+    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u16]>) {
+        for region in &mut self.regions {
+            region.calendar.set_islands(island_of);
+            region.exports.set_islands(island_of);
+        }
     }
 
     /// Whether every link of a path is alive.

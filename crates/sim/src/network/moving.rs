@@ -5,7 +5,6 @@ use std::cmp::Reverse;
 use super::fair::FILL;
 use super::region::{LinkEntries, OWN_TIMER, Region};
 use super::{HostQueue, NetworkEvent, Switching};
-use crate::calendar::order;
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, Packet};
 
@@ -17,8 +16,8 @@ impl Region {
             // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
             // here.
             let gone = self.gone.front().filter(|&&(at, link, _)| {
-                let base_ps = self.calendar.base_ps();
-                delivery.is_none_or(|next| order(base_ps, (at, link)) < order(base_ps, next))
+                let order = |entry| self.calendar.order(entry);
+                delivery.is_none_or(|next| order((at, link)) < order(next))
             });
             let gone = gone.copied();
             let at = gone.map(|(at, ..)| at).or(delivery.map(|(at, _)| at)).unwrap_or(u64::MAX);

@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::loss::Loss;
 use super::{Balance, Crossing, HostQueue, LinkCounters, Switching};
-use crate::calendar::{Calendar, Entries, Entry, order};
+use crate::calendar::{Calendar, Entries, Entry};
 use crate::fair::FairQueue;
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, LOSSY, Link, NEVER, PAUSED, TO_HOST};
@@ -181,14 +181,18 @@ impl Region {
         self.enqueue(link, packet);
     }
 
-    /// From now on the order of simultaneous deliveries depends on the time since now, so that what repeats itself has
-    /// the same order again.
-    pub(crate) fn begin_order(&mut self) {
-        let now_ps = self.now_ps;
-        self.calendar.rebase(now_ps);
-        self.exports.rebase(now_ps);
+    /// The island of a link.
+    pub(crate) fn island_of(&self, link: u32) -> u16 {
+        self.calendar.island_of(link)
+    }
+
+    /// From now on the order of simultaneous deliveries on an island depends on the time since now, so that what repeats
+    /// itself has the same order again.
+    pub(crate) fn begin_order(&mut self, island: u16) {
+        self.calendar.rebase(island, self.now_ps);
+        self.exports.rebase(island, self.now_ps);
         let gone = self.gone.make_contiguous();
-        gone.sort_by_key(|&(at_ps, link, _)| order(now_ps, (at_ps, link)));
+        gone.sort_by_key(|&(at_ps, link, _)| self.calendar.order((at_ps, link)));
     }
 
     /// Whether some link loses packets by their numbers or at random.
@@ -238,7 +242,7 @@ impl Region {
         } = self;
         let now = *now_ps;
         v.time(now_ps);
-        v.time(&mut calendar.base_ps());
+        calendar.bases_ps().iter().for_each(|&base_ps| v.time(&mut base_ps.clone()));
         v.both(paths.len() as u32, lost.len() as u32);
         for (number, link) in (0..).zip(&mut *links) {
             link.visit(v, (number, now), (pool, base));

@@ -3,7 +3,9 @@
 //! The files depend only on configuration and version: they contain no clock time, path or thread count.
 
 mod fluid;
+mod islands;
 mod pace;
+mod simulations;
 mod summary;
 mod table;
 mod tables;
@@ -13,13 +15,15 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use islands::Work;
 use netsum_topo::NodeId;
 use pace::Pace;
+use simulations::Simulations;
 
 use crate::aggregation::SharedCapture;
 use crate::capture::Capture;
 use crate::config::{Built, Config, SchemeKind};
-use crate::job::{JobSpec, Scheme};
+use crate::job::Scheme;
 use crate::partition::Threads;
 use crate::simulation::Simulation;
 use summary::Summary;
@@ -231,6 +235,43 @@ impl From<io::Error> for Failure {
     }
 }
 
+fn simulations(source: &Source<'_>, part: Part) -> Simulations {
+    let Source { config, built, recording } = *source;
+    let flows = (0..).zip(built.flows.iter().copied());
+    let jobs = (0..).zip(built.jobs.iter().map(|(_, job)| job));
+    let work = Work {
+        flows: if part == Part::Jobs { Vec::new() } else { flows.collect() },
+        jobs: if part == Part::Flows { Vec::new() } else { jobs.collect() },
+    };
+    // Packets are recorded in the order of their times.
+    let threads = if recording.is_some() { 1 } else { config.threads.into() };
+    let sums = work.jobs.iter().any(|(_, job)| !matches!(job.scheme, Scheme::Hosts { .. }));
+    // Otherwise islands would be simulated alone without need.
+    let apart = config.skip_repeats && threads == 1 && recording.is_none();
+    Simulations::of(&work, (config, built), apart, || {
+        let simulation = Simulation::on_threads(
+            &built.topology,
+            built.switching,
+            built.tcp,
+            config.seed,
+            config.switch.memory.0.0,
+            Threads { count: threads, sums },
+        );
+        let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
+        simulation.aggregation().sharing = built.sharing;
+        if let Some(recording) = recording {
+            simulation.aggregation().capture(&recording.capture);
+        }
+        if config.checked {
+            simulation.check();
+        }
+        if !config.skip_repeats {
+            simulation.simulate_repeats();
+        }
+        simulation
+    })
+}
+
 fn one(
     source: &Source<'_>,
     part: Part,
@@ -239,45 +280,8 @@ fn one(
     pace: &mut Pace,
     progress: OnProgress,
 ) -> Result<(), Failure> {
-    let Source { config, built, recording } = *source;
-    let memory = config.switch.memory.0.0;
-    let in_switches = |(_, job): &(String, JobSpec)| !matches!(job.scheme, Scheme::Hosts { .. });
-    let sums = part != Part::Flows && built.jobs.iter().any(in_switches);
-    let simulation = Simulation::on_threads(
-        &built.topology,
-        built.switching,
-        built.tcp,
-        config.seed,
-        memory,
-        // Packets are recorded in the order of their times.
-        if recording.is_some() {
-            Threads::ONE
-        } else {
-            Threads { count: config.threads.into(), sums }
-        },
-    );
-    let mut simulation: Simulation = simulation.expect("a configuration's fabric was checked");
-    simulation.aggregation().sharing = built.sharing;
-    if let Some(recording) = recording {
-        simulation.aggregation().capture(&recording.capture);
-    }
-    if config.checked {
-        simulation.check();
-    }
-    built.faults.iter().for_each(|&(at_ps, fault)| simulation.add_fault(at_ps, fault));
-    built.drops.iter().for_each(|(link, packets)| simulation.drop_packets(*link, packets));
-    if !config.skip_repeats {
-        simulation.simulate_repeats();
-    }
-    if config.stop_with_jobs {
-        simulation.stop_with_jobs();
-    }
-    if part != Part::Jobs {
-        simulation.set_flows(built.flows.clone().into_iter());
-    }
-    if part != Part::Flows {
-        built.jobs.iter().for_each(|(_, job)| simulation.add_job(job.clone()));
-    }
+    let Source { config, built, .. } = *source;
+    let mut simulations = simulations(source, part);
     let until_ps = config.duration.ps() + config.drain.ps();
     let every_ps = config.samples.as_ref().map_or(u64::MAX, |s| s.every.ps());
     let slice_ps = (until_ps / SLICES).max(1);
@@ -287,11 +291,11 @@ fn one(
     loop {
         let at_ps = sample_at.min(slice_at).min(look_at).min(until_ps);
         // Only samples look into the simulation.
-        simulation.may_skip_to(sample_at.min(until_ps));
-        let idle = simulation.run(at_ps);
+        simulations.may_skip_to(sample_at.min(until_ps));
+        let idle = simulations.run(at_ps);
         let (sampled, sliced) = (at_ps == sample_at, at_ps == slice_at);
         if sampled {
-            sample(&simulation, built, part, tables)?;
+            sample(&simulations, built, part, tables)?;
             sample_at += every_ps;
         }
         // Progress checks must not affect where the run ends: that time is in the results.
@@ -302,31 +306,31 @@ fn one(
         if sliced {
             slice_at += slice_ps;
         }
-        for record in simulation.take_finished() {
+        for record in simulations.take_finished() {
             tables.flow(&record)?;
             summary.flow(&record);
             flows += 1;
         }
-        for record in simulation.take_steps() {
+        for record in simulations.take_steps(at_ps) {
             tables.step(&record)?;
             summary.step(&record);
             steps += 1;
         }
-        for record in simulation.take_jobs() {
+        for record in simulations.take_jobs() {
             let job = &built.jobs[record.job as usize];
             tables.job(&record, job)?;
             summary.job(&job.1);
         }
         tables.flush()?;
-        let hops = simulation.network().hops();
+        let hops = simulations.hops();
         let next = progress(Progress { done_ps: at_ps, total_ps: until_ps, hops, flows, steps });
         if over || next.is_break() {
             break;
         }
         look_at = pace.look(at_ps);
     }
-    simulation.audit();
-    let violations = simulation.aggregation().violations();
+    simulations.audit();
+    let violations = simulations.violations();
     if let Some(first) = violations.first() {
         return Err(Failure::Run(RunError::Violations {
             count: violations.len(),
@@ -335,34 +339,36 @@ fn one(
             what: first.what.clone(),
         }));
     }
-    for (number, spec, received) in simulation.unfinished() {
+    for (number, spec, received) in simulations.unfinished() {
         tables.unfinished(number, &spec, received)?;
-        summary.unfinished(&spec, received, simulation.network().now_ps());
+        summary.unfinished(&spec, received, simulations.now_ps());
     }
-    links(&simulation, part, tables)?;
-    summary.end(&mut simulation);
+    links(&simulations, part, tables)?;
+    summary.end(&simulations);
     Ok(())
 }
 
 fn sample(
-    simulation: &Simulation,
+    simulations: &Simulations,
     built: &Built,
     part: Part,
     tables: &mut Tables,
 ) -> io::Result<()> {
-    let net = simulation.network();
+    let graph = &built.topology;
     for &(from, to) in &built.samples {
-        let edge = net.topology().edge_between(NodeId(from), NodeId(to)).expect("it was checked");
-        let link = crate::routes::outgoing(net.topology(), edge.0, NodeId(from));
-        let names = [from, to].map(|node| net.topology().name(NodeId(node)));
+        let edge = graph.edge_between(NodeId(from), NodeId(to)).expect("it was checked");
+        let link = crate::routes::outgoing(graph, edge.0, NodeId(from));
+        let names = [from, to].map(|node| graph.name(NodeId(node)));
+        let net = simulations.network_of(link);
         tables.sample(part, net.now_ps(), names, net.carried_bytes(link), net.waiting(link))?;
     }
     Ok(())
 }
 
-fn links(simulation: &Simulation, part: Part, tables: &mut Tables) -> io::Result<()> {
-    let net = simulation.network();
-    for link in 0..net.link_count() {
+fn links(simulations: &Simulations, part: Part, tables: &mut Tables) -> io::Result<()> {
+    let count = simulations.network_of(0).link_count();
+    for link in 0..count {
+        let net = simulations.network_of(link);
         let names = [link ^ 1, link].map(|l| net.topology().name(NodeId(net.far_end(l))));
         let busy_ps = net.serialisation_ps(link, net.carried_bytes(link));
         let utilisation = busy_ps as f64 / net.now_ps() as f64;

@@ -5,9 +5,11 @@ use std::path::Path;
 use netsum_topo::NodeId;
 use serde_json::{Value, json};
 
+use super::simulations::Simulations;
 use crate::config::{Built, Config, Fabric};
 use crate::job::{ENDLESS, JobSpec, StepRecord};
-use crate::simulation::{FlowRecord, Simulation};
+use crate::network::{Balance, Network};
+use crate::simulation::FlowRecord;
 use crate::workload::FlowSpec;
 
 /// Figures that are collected during the run.
@@ -90,18 +92,18 @@ impl Summary {
         self.refused.push(format!("job {job} {reason}"));
     }
 
-    pub(super) fn end(&mut self, simulation: &mut Simulation) {
-        let net = simulation.network();
-        let balance = net.balance();
-        self.ended(net.now_ps());
-        self.hops += net.hops();
-        for (sum, of) in
-            self.packets.iter_mut().zip([balance.sent, balance.delivered, balance.dropped])
-        {
-            *sum += of.0;
+    pub(super) fn end(&mut self, simulations: &Simulations) {
+        self.ended(simulations.now_ps());
+        self.hops += simulations.hops();
+        for Balance { sent, delivered, dropped } in simulations.networks().map(Network::balance) {
+            let of = [sent, delivered, dropped];
+            self.packets.iter_mut().zip(of).for_each(|(sum, (packets, _))| *sum += packets);
         }
+        let net = simulations.network_of(0);
         let ends = |link| [link ^ 1, link].map(|l| net.topology().name(NodeId(net.far_end(l))));
-        let stuck: Vec<String> = net.deadlocked().into_iter().map(|l| ends(l).join(">")).collect();
+        let mut stuck: Vec<u32> = simulations.networks().flat_map(Network::deadlocked).collect();
+        stuck.sort_unstable();
+        let stuck: Vec<String> = stuck.into_iter().map(|link| ends(link).join(">")).collect();
         if !stuck.is_empty() {
             let (first, more) = stuck.split_at(stuck.len().min(STUCK_NAMED));
             let more = if more.is_empty() { String::new() } else { format!(" and {}", more.len()) };
@@ -110,7 +112,7 @@ impl Summary {
                 "PAUSE deadlock: at the end {links}{more} wait for each other, and none resumes"
             ));
         }
-        for (job, what) in simulation.refused() {
+        for (job, what) in simulations.refused() {
             self.refused(job, &what);
         }
     }

@@ -177,6 +177,8 @@ impl<P: Payload> Simulation<P> {
         !self.repeats.is_off
             && self.hosts.jobs.active > 0
             && self.hosts.jobs.schedules == 0
+            // On an island without jobs the order of equal times counts from the start of the run.
+            && !self.net.has_islands()
             && self.net.regions.len() == 1
             && self.net.switching().paths != PathChoice::Packet
             && self.aggregation.is_visited()
