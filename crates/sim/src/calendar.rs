@@ -31,7 +31,7 @@ pub struct Calendar {
     /// The moments from which [`order`] counts, by island.
     bases_ps: Vec<u64>,
     /// By link, its island; empty: all links are on one.
-    island_of: Arc<[u16]>,
+    island_of: Arc<[u32]>,
 }
 
 /// The order of deliveries: by time, and at equal times by link in an order that depends on the time since `base_ps`.
@@ -66,14 +66,14 @@ impl Calendar {
     }
 
     /// Sets the island of each link, before there are entries.
-    pub fn set_islands(&mut self, island_of: &Arc<[u16]>) {
-        let islands = island_of.iter().max().map_or(1, |&last| usize::from(last) + 1);
+    pub fn set_islands(&mut self, island_of: &Arc<[u32]>) {
+        let islands = island_of.iter().max().map_or(1, |&last| last as usize + 1);
         (self.bases_ps, self.island_of) = (vec![0; islands], Arc::clone(island_of));
     }
 
     /// The island of a link.
     #[inline]
-    pub fn island_of(&self, link: u32) -> u16 {
+    pub fn island_of(&self, link: u32) -> u32 {
         self.island_of.get(link as usize).copied().unwrap_or(0)
     }
 
@@ -85,12 +85,12 @@ impl Calendar {
     /// The place of an entry in the order.
     #[inline]
     pub fn order(&self, entry: (u64, u32)) -> (u64, u32) {
-        order(self.bases_ps[usize::from(self.island_of(entry.1))], entry)
+        order(self.bases_ps[self.island_of(entry.1) as usize], entry)
     }
 
     /// From now on the order of equal times on an island counts from this moment; entries before it have been removed.
-    pub fn rebase(&mut self, island: u16, base_ps: u64) {
-        self.bases_ps[usize::from(island)] = base_ps;
+    pub fn rebase(&mut self, island: u32, base_ps: u64) {
+        self.bases_ps[island as usize] = base_ps;
         self.sort();
     }
 

@@ -142,7 +142,7 @@ impl<P: Payload> Simulation<P> {
     }
 
     /// Sets the island of each link: what happens on one does not affect the others. Nothing is skipped then.
-    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u16]>) {
+    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u32]>) {
         self.net.set_islands(island_of);
     }
 

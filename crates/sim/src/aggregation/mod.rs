@@ -222,7 +222,7 @@ impl<P: Payload> Local<'_, P> {
             WORKER => of!(self, number, machines => machines.on_worker_timer(self.net, what)),
             NODE => of!(self, number, machines => machines.on_node_timer(self.net, what)),
             REVOKE => self.revoke(what),
-            ORDER => self.net.begin_order(what as u16),
+            ORDER => self.net.begin_order(what),
             _ => unreachable!("a timer of nobody"),
         }
     }

@@ -373,7 +373,7 @@ impl Network {
     }
 
     /// Sets the island of each link, of which there are several: what happens on one island does not affect another.
-    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u16]>) {
+    pub(crate) fn set_islands(&mut self, island_of: &Arc<[u32]>) {
         for region in &mut self.regions {
             region.calendar.set_islands(island_of);
             region.exports.set_islands(island_of);

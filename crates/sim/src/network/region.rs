@@ -182,13 +182,13 @@ impl Region {
     }
 
     /// The island of a link.
-    pub(crate) fn island_of(&self, link: u32) -> u16 {
+    pub(crate) fn island_of(&self, link: u32) -> u32 {
         self.calendar.island_of(link)
     }
 
     /// From now on the order of simultaneous deliveries on an island depends on the time since now, so that what repeats
     /// itself has the same order again.
-    pub(crate) fn begin_order(&mut self, island: u16) {
+    pub(crate) fn begin_order(&mut self, island: u32) {
         self.calendar.rebase(island, self.now_ps);
         self.exports.rebase(island, self.now_ps);
         let gone = self.gone.make_contiguous();

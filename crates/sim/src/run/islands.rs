@@ -18,15 +18,17 @@ use crate::workload::FlowSpec;
 /// The islands of a run. Those with jobs are numbered from 1 in the order of their first jobs; 0 stands for all others.
 pub(super) struct Islands {
     /// By link, its island; empty: there is only one.
-    pub by_link: Arc<[u16]>,
+    pub by_link: Arc<[u32]>,
     /// Uplink of each host.
     uplinks: Vec<u32>,
 }
 
-/// What a run simulates together: flows and jobs, with their numbers.
+/// What a run simulates.
 pub(super) struct Work<'a> {
-    pub flows: Vec<(u32, FlowSpec)>,
-    pub jobs: Vec<(u32, &'a JobSpec)>,
+    /// By number.
+    pub flows: &'a [FlowSpec],
+    /// By number, with their names.
+    pub jobs: &'a [(String, JobSpec)],
 }
 
 impl Islands {
@@ -51,30 +53,30 @@ impl Islands {
         (0..net.link_count()).for_each(|link| links.join_all(net.siblings(link).iter().copied()));
         let uplinks: Vec<u32> = (0..net.hosts()).map(|host| net.uplink(host)).collect();
         let mut numbers = BTreeMap::new();
-        for (_, job) in &work.jobs {
+        for (_, job) in work.jobs {
             let root = links.root(uplinks[job.placement[0] as usize]);
-            let next = numbers.len() as u16 + 1;
+            let next = numbers.len() as u32 + 1;
             numbers.entry(root).or_insert(next);
         }
         let mut number = |link| numbers.get(&links.root(link)).copied().unwrap_or(0);
-        let by_link: Arc<[u16]> = (0..net.link_count()).map(&mut number).collect();
+        let by_link: Arc<[u32]> = (0..net.link_count()).map(&mut number).collect();
         let islands = Islands { by_link, uplinks };
-        let elsewhere = work.flows.iter().any(|(_, flow)| islands.of_host(flow.src) == 0);
+        let elsewhere = work.flows.iter().any(|flow| islands.of_host(flow.src) == 0);
         if numbers.len() == 1 && !elsewhere { Islands::one() } else { islands }
     }
 
     /// The number of the last island.
-    pub(super) fn last(&self) -> u16 {
+    pub(super) fn last(&self) -> u32 {
         self.by_link.iter().copied().max().unwrap_or(0)
     }
 
     /// The island of a link.
-    pub(super) fn of_link(&self, link: u32) -> u16 {
+    pub(super) fn of_link(&self, link: u32) -> u32 {
         self.by_link.get(link as usize).copied().unwrap_or(0)
     }
 
     /// The island of a host.
-    pub(super) fn of_host(&self, host: u32) -> u16 {
+    pub(super) fn of_host(&self, host: u32) -> u32 {
         self.uplinks.get(host as usize).map_or(0, |&uplink| self.of_link(uplink))
     }
 }
@@ -90,14 +92,14 @@ fn has_fixed_routes(built: &Built) -> bool {
 
 /// The simulation with the trees, slots and pools of all jobs, if they do not depend on when jobs begin and end.
 fn with_plans(work: &Work, mut simulation: Simulation) -> Option<Simulation> {
-    let planned = || work.jobs.iter().filter(|(_, job)| is_planned(job));
+    let planned = || work.jobs().filter(|(_, job)| is_planned(job));
     let last_ps = planned().map(|(_, job)| job.start_ps).max();
     // A single worker may end at once.
     let stays = |job: &JobSpec| {
         job.steps == ENDLESS || Some(job.start_ps) == last_ps && job.placement.len() > 1
     };
     planned().all(|(_, job)| stays(job)).then(|| {
-        planned().for_each(|&(number, job)| simulation.add_numbered_job(number, job.clone()));
+        planned().for_each(|(number, job)| simulation.add_numbered_job(number, job.clone()));
         simulation.start_jobs();
         simulation
     })
@@ -109,14 +111,19 @@ fn is_planned(job: &JobSpec) -> bool {
 }
 
 impl Work<'_> {
+    /// The jobs with their numbers.
+    pub(super) fn jobs(&self) -> impl Iterator<Item = (u32, &JobSpec)> {
+        (0..).zip(self.jobs.iter().map(|(_, job)| job))
+    }
+
     /// Whether all hosts that do anything are connected by flows and jobs: then there is one island.
     fn is_connected(&self, built: &Built) -> bool {
         let mut hosts = Sets::new(built.topology.hosts().count() as u32);
-        self.flows.iter().for_each(|(_, flow)| hosts.join_all([flow.src, flow.dst]));
+        self.flows.iter().for_each(|flow| hosts.join_all([flow.src, flow.dst]));
         let all = |job: &JobSpec| job.placement.clone().into_iter().chain(job.servers.clone());
-        self.jobs.iter().for_each(|(_, job)| hosts.join_all(all(job)));
-        let active = self.flows.iter().map(|(_, flow)| flow.src);
-        let active = active.chain(self.jobs.iter().map(|(_, job)| job.placement[0]));
+        self.jobs().for_each(|(_, job)| hosts.join_all(all(job)));
+        let active = self.flows.iter().map(|flow| flow.src);
+        let active = active.chain(self.jobs().map(|(_, job)| job.placement[0]));
         let roots: BTreeSet<u32> = active.map(|host| hosts.root(host)).collect();
         roots.len() == 1
     }
@@ -128,12 +135,12 @@ impl Work<'_> {
         // Jobs in the network share switches' memory, and are planned around each other.
         links.join_all(net.links_of_paths());
         let on_rings: BTreeSet<u32> = planned.on_rings().collect();
-        let between_hosts = |(number, job): &&(u32, &JobSpec)| {
+        let between_hosts = |(number, job): &(u32, &JobSpec)| {
             !is_planned(job) || job.work.is_some() || on_rings.contains(number)
         };
         let mut hosts = Sets::new(net.hosts());
-        self.flows.iter().for_each(|(_, flow)| hosts.join_all([flow.src, flow.dst]));
-        for (_, job) in self.jobs.iter().filter(between_hosts) {
+        self.flows.iter().for_each(|flow| hosts.join_all([flow.src, flow.dst]));
+        for (_, job) in self.jobs().filter(between_hosts) {
             hosts.join_all(job.placement.iter().copied());
         }
         // Data go one way and acknowledgements the other.

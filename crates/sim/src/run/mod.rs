@@ -235,17 +235,16 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// What is to be simulated.
 fn simulations(source: &Source<'_>, part: Part) -> Simulations {
     let Source { config, built, recording } = *source;
-    let flows = (0..).zip(built.flows.iter().copied());
-    let jobs = (0..).zip(built.jobs.iter().map(|(_, job)| job));
     let work = Work {
-        flows: if part == Part::Jobs { Vec::new() } else { flows.collect() },
-        jobs: if part == Part::Flows { Vec::new() } else { jobs.collect() },
+        flows: if part == Part::Jobs { &[] } else { &built.flows },
+        jobs: if part == Part::Flows { &[] } else { &built.jobs },
     };
     // Packets are recorded in the order of their times.
     let threads = if recording.is_some() { 1 } else { config.threads.into() };
-    let sums = work.jobs.iter().any(|(_, job)| !matches!(job.scheme, Scheme::Hosts { .. }));
+    let sums = work.jobs().any(|(_, job)| !matches!(job.scheme, Scheme::Hosts { .. }));
     // Otherwise islands would be simulated alone without need.
     let apart = config.skip_repeats && threads == 1 && recording.is_none();
     Simulations::of(&work, (config, built), apart, || {

@@ -10,7 +10,7 @@ use crate::simulation::{FlowRecord, Simulation};
 use crate::workload::FlowSpec;
 
 /// At most this many islands are simulated alone, each with all links of the network and with states to compare.
-const ALONE_MAX: u16 = 8;
+const ALONE_MAX: u32 = 8;
 
 /// Simulations that do not affect each other.
 pub(super) struct Simulations {
@@ -32,7 +32,7 @@ impl Simulations {
     ) -> Simulations {
         let islands = Islands::find(work, built, &new);
         let alone = if apart { islands.last().min(ALONE_MAX) } else { 0 };
-        let simulation = |here: &dyn Fn(u16) -> bool| {
+        let simulation = |here: &dyn Fn(u32) -> bool| {
             let mut simulation = new();
             announce(&mut simulation, work, (config, built), &islands, here);
             simulation
@@ -151,7 +151,7 @@ impl Simulations {
 
     /// The simulation of a link.
     fn at(&self, link: u32) -> usize {
-        let island = usize::from(self.islands.of_link(link));
+        let island = self.islands.of_link(link) as usize;
         if island < self.all.len() { island } else { 0 }
     }
 }
@@ -162,7 +162,7 @@ fn announce(
     work: &Work,
     (config, built): (&Config, &Built),
     islands: &Islands,
-    here: &dyn Fn(u16) -> bool,
+    here: &dyn Fn(u32) -> bool,
 ) {
     let is_here = |host: u32| here(islands.of_host(host));
     for &(at_ps, fault) in &built.faults {
@@ -177,10 +177,10 @@ fn announce(
     if config.stop_with_jobs {
         simulation.stop_with_jobs();
     }
-    let flows = work.flows.iter().copied().filter(|(_, flow)| is_here(flow.src));
+    let flows = (0..).zip(work.flows.iter().copied()).filter(|(_, flow)| is_here(flow.src));
     simulation.set_numbered_flows(flows.collect::<Vec<_>>().into_iter());
-    let jobs = work.jobs.iter().filter(|(_, job)| is_here(job.placement[0]));
-    jobs.for_each(|&(number, job)| simulation.add_numbered_job(number, job.clone()));
+    let jobs = work.jobs().filter(|(_, job)| is_here(job.placement[0]));
+    jobs.for_each(|(number, job)| simulation.add_numbered_job(number, job.clone()));
 }
 
 #[cfg(test)]
