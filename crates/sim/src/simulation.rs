@@ -25,8 +25,8 @@ use crate::timer::CLASS;
 use crate::transport::Transport;
 use crate::windows;
 use crate::workload::FlowSpec;
-use repeats::Repeats;
 pub use repeats::Skipped;
+use repeats::{Repeats, WORDS_MAX};
 
 /// An audit looks at every link, which costs a few packet-hops each: it comes after this many per link.
 const AUDIT_HOPS_PER_LINK: u64 = 128;
@@ -149,6 +149,11 @@ impl<P: Payload> Simulation<P> {
     /// Simulates everything. Otherwise a run of one thread skips what repeats itself exactly; the results are the same.
     pub fn simulate_repeats(&mut self) {
         self.repeats.is_off = true;
+    }
+
+    /// States that may come back take a part of the memory that they may take in one simulation alone.
+    pub(crate) fn share_memory(&mut self, simulations: usize) {
+        self.repeats.words_max = WORDS_MAX / simulations;
     }
 
     /// Nothing is looked at from outside before `until_ps`: `run` may skip repetitions beyond the time that it is

@@ -132,8 +132,10 @@ impl Work<'_> {
     fn links(&self, planned: &Simulation) -> Sets {
         let net = planned.network();
         let mut links = Sets::new(net.link_count());
-        // Jobs in the network share switches' memory, and are planned around each other.
-        links.join_all(net.links_of_paths());
+        // Jobs in the network are planned around each other and share switches' memory, for lack of which some use rings.
+        let firsts =
+            self.jobs().filter(|(_, job)| is_planned(job)).map(|(_, job)| job.placement[0]);
+        links.join_all(net.links_of_paths().chain(firsts.map(|host| net.uplink(host))));
         let on_rings: BTreeSet<u32> = planned.on_rings().collect();
         let between_hosts = |(number, job): &(u32, &JobSpec)| {
             !is_planned(job) || job.work.is_some() || on_rings.contains(number)

@@ -9,8 +9,8 @@ use crate::network::Network;
 use crate::simulation::{FlowRecord, Simulation};
 use crate::workload::FlowSpec;
 
-/// At most this many islands are simulated alone, each with all links of the network and with states to compare.
-const ALONE_MAX: u32 = 8;
+/// At most this many islands are simulated alone: each simulation has all links of the network.
+const ALONE_MAX: u32 = 32;
 
 /// Simulations that do not affect each other.
 pub(super) struct Simulations {
@@ -40,7 +40,8 @@ impl Simulations {
         let mut rest = simulation(&|island| island == 0 || island > alone);
         rest.set_islands(&islands.by_link);
         let others = (1..=alone).map(|island| simulation(&|other| other == island));
-        let all = std::iter::once(rest).chain(others).collect();
+        let mut all: Vec<Simulation> = std::iter::once(rest).chain(others).collect();
+        all.iter_mut().for_each(|each| each.share_memory(alone as usize + 1));
         let stop_with_jobs = config.stop_with_jobs;
         Simulations { all, islands, stop_with_jobs, ahead: Vec::new() }
     }
@@ -243,6 +244,7 @@ mod tests {
             )
         };
         let (atp, later) = ("kind = \"atp\"", "start = \"1ms\"\n");
+        let small = "[switch]\nslots = { count = 1 }";
         let plain = text(RING, "");
         let racks = plain.replace("[0, 1, 2, 3]", "[0, 1]").replace("4\ndst = 8", "2\ndst = 3");
         let cores = |memory| text(RING, memory).replace("[0, 1, 2, 3]", "[0, 12]");
@@ -255,6 +257,7 @@ mod tests {
             ("flows up from the pod of a job", plain.clone() + &job("[12, 6]", RING), 3),
             ("slots beside a ring", plain.clone() + &job("[12, 13]", atp), 3),
             ("slots beside slots", text(atp, "") + &job("[12, 13]", atp), 2),
+            ("rings for lack of memory", text(atp, small) + &job("[12, 13]", atp), 2),
             ("slots that begin later", text(atp, "") + &job("[12, 13]", atp) + later, 1),
         ] {
             assert_eq!(skipped(&text).len(), count, "{what}: {text}");

@@ -38,10 +38,11 @@ pub struct Skipped {
 }
 
 /// The states that may come back.
-#[derive(Default)]
 pub(crate) struct Repeats {
     pub is_off: bool,
     pub until_ps: u64,
+    /// At most this many words are kept, but two states of each view in any case.
+    pub words_max: usize,
     pub skipped: Skipped,
     /// The states that may come back, by view.
     steps: Seen,
@@ -99,14 +100,30 @@ impl Seen {
     }
 }
 
-/// At most this many words are kept, but two states of each view in any case.
-const WORDS_MAX: usize = 16 << 20;
+/// The words that one simulation keeps.
+pub(crate) const WORDS_MAX: usize = 16 << 20;
 const STATES_MAX: usize = 32;
 /// Words that are written down and compared in the time of a packet-hop, divided by the share of time that looking for
 /// repetitions of one view may take: thirty of them, and one part in sixty.
 const WORDS_PER_HOP: u64 = 1;
 /// The same where jobs reduce in switches: a hop to a machine takes several times as long.
 const WORDS_PER_MACHINE_HOP: u64 = 4;
+
+impl Default for Repeats {
+    fn default() -> Repeats {
+        Repeats {
+            is_off: false,
+            until_ps: 0,
+            words_max: WORDS_MAX,
+            skipped: Skipped::default(),
+            steps: Seen::default(),
+            rounds: Seen::default(),
+            records: Vec::new(),
+            samples: Vec::new(),
+            due_at_hops: [0; 2],
+        }
+    }
+}
 
 impl Repeats {
     /// What was before does not repeat itself.
@@ -139,7 +156,8 @@ impl Repeats {
     /// Keeps a state, in place of an old one if need be.
     fn keep(&mut self, state: State) {
         self.seen(state.view).push(state);
-        while 2 * self.samples.len() + self.states().map(State::words).sum::<usize>() > WORDS_MAX {
+        let words = |kept: &Repeats| kept.states().map(State::words).sum::<usize>();
+        while 2 * self.samples.len() + words(self) > self.words_max {
             let of = |seen: &Seen| (seen.states.len() > 2).then(|| seen.states[0].now_ps);
             let oldest = match (of(&self.steps), of(&self.rounds)) {
                 (Some(step), Some(round)) if step < round => &mut self.steps,
