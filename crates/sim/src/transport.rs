@@ -411,3 +411,18 @@ impl Transport {
         flow.timer.set(net, sender.deadline_ps(), RTO | u64::from(slot));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_goes_to_a_flow_of_the_same_host() {
+        let mut free = FreeSlots::default();
+        [(3, 7), (5, 2), (3, 4)].into_iter().for_each(|(host, slot)| free.put(host, slot));
+        assert_eq!(
+            [3, 3, 3, 5, 9].map(|host| free.take(host)),
+            [Some(4), Some(7), None, Some(2), None]
+        );
+    }
+}
