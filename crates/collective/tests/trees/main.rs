@@ -9,7 +9,9 @@ mod world;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use netsum_collective::{Combine, Dtype, Error, Group, GroupConfig, Options, ReduceOp, Terms};
+use netsum_collective::{
+    Combine, Dtype, Error, Format, Group, GroupConfig, Options, ReduceOp, Terms,
+};
 use support::{SOON, buffer, bytes, values, with_group};
 use world::{RANKS, SUM, World, check, expected, stats, wait_for};
 
@@ -34,6 +36,29 @@ fn trees_and_hosts_give_the_same_bits() {
         assert_eq!(stats["network_operations"], 3 * types + 1, "{stats}");
         assert_eq!(stats["trees"].as_array().unwrap().len(), 2);
         assert!(stats["trees"][0]["results"].as_u64().unwrap() > 100, "{stats}");
+    });
+}
+
+/// The order is that of the trees, [[0,1],[2,3]]: its blocks are those of halving and doubling.
+#[test]
+fn halving_and_doubling_adds_in_the_order_of_the_trees() {
+    let world = World::new();
+    let by_halving = |rank| {
+        let config = world.config(rank);
+        let algorithms = [("allreduce".to_owned(), "halving-doubling".to_owned())].into();
+        let options = Options { algorithms, min_bytes: Some(u64::MAX), ..config.options.clone() };
+        GroupConfig { options, ..config }
+    };
+    with_group(RANKS, by_halving, |rank, group| {
+        for (salt, n) in (0..).zip([5, 1003, 100_003, 2_000_003]) {
+            check(group, rank, Dtype::F32, ReduceOp::Sum, n, salt);
+            check(group, rank, Dtype::Bf16, ReduceOp::Sum, n, salt);
+            let format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
+            let choice = group.explain("allreduce", format, 4 * n).unwrap();
+            assert_eq!(choice.chosen, "halving-doubling", "{choice:?}");
+        }
+        let stats = stats(group);
+        assert_eq!((&stats["network_operations"], &stats["path"]), (&0.into(), &"trees".into()));
     });
 }
 
