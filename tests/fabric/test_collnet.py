@@ -21,7 +21,7 @@ REPEATS = int(os.environ.get("NETSUM_FABRIC_REPEATS", "5"))
 
 OPERATIONS = ["allreduce", "reduce_scatter", "allgather"]
 
-# The least ratio of the plug-in's rates to those of netsum's own calls; None: the machine may be busy with other things.
+# The least ratio of the plug-in's rates to those of netsum's own calls; None: the machine may do other things as well.
 BRIEF = pytest.param([4], 3, None, id="brief")
 THOROUGH = pytest.param([4, 16], REPEATS, 0.97, marks=pytest.mark.figures, id="thorough")
 

@@ -4,29 +4,20 @@
 mod common;
 
 use std::fmt::Write;
-use std::ops::ControlFlow;
 use std::path::Path;
 
 use common::{Files, assert_same_files};
-use netsum_sim::config::{Config, parse};
-use netsum_sim::run;
+use netsum_sim::config::Config;
 use proptest::prelude::*;
 use proptest::sample::select;
 
 /// All files of a run. `period_us`: jobs whose steps begin together repeat themselves.
 fn files(text: &str, folder: &Path, period_us: u64, change: impl FnOnce(&mut Config)) -> Files {
-    let (mut config, mut built) =
-        parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}\n{text}"));
-    change(&mut config);
-    let jobs = built.jobs.iter_mut().filter(|(_, job)| job.work.is_none());
-    jobs.for_each(|(_, job)| job.period_ps = period_us * 1_000_000);
-    let out = tempfile::tempdir().unwrap();
-    run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
-    let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
-        let file = file.unwrap();
-        (file.file_name().into_string().unwrap(), std::fs::read(file.path()).unwrap())
-    });
-    files.collect()
+    common::files_with(text, folder, |config, built| {
+        change(config);
+        let jobs = built.jobs.iter_mut().filter(|(_, job)| job.work.is_none());
+        jobs.for_each(|(_, job)| job.period_ps = period_us * 1_000_000);
+    })
 }
 
 fn assert_same(text: &str, faults: &str, period_us: u64) {

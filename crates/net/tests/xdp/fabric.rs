@@ -195,6 +195,22 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    /// Lets the last work of a job lose packets on all ways, where the system can, and waits until it holds no slot.
+    fn end_with_loss(&self, job: Job, last: impl FnOnce(&Job)) {
+        if let Some(_lossy) = self.lose(&[(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")]) {
+            last(&job);
+            let resent: u64 =
+                job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
+            assert!(resent > 0, "nothing was lost");
+        }
+        drop(job);
+        self.wait("all slots to be free", || {
+            [&self.rack, &self.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
+        });
+    }
+}
+
 /// Leases that the kernel serves.
 fn in_kernel(switch: &SwitchDriver) -> Vec<(JobId, TreeId)> {
     let slots = switch.snapshot().unwrap().slots;
@@ -278,17 +294,7 @@ fn sums_through_two_levels_in_the_kernel_are_exact_with_loss() {
     let fragments = 100_001u64.div_ceil(352);
     assert!(rack.added >= fragments && rack.completed > 0, "{rack:?}");
     assert!(middle.completed > 0 && middle.results >= fragments, "{middle:?}");
-    let lossy = [(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")];
-    if let Some(_lossy) = fabric.lose(&lossy) {
-        job.reduce(1, 100_001);
-        let resent: u64 =
-            job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
-        assert!(resent > 0, "nothing was lost");
-    }
-    drop(job);
-    fabric.wait("all slots to be free", || {
-        [&fabric.rack, &fabric.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
-    });
+    fabric.end_with_loss(job, |job| job.reduce(1, 100_001));
 }
 
 #[test]
@@ -301,16 +307,7 @@ fn all_collectives_run_in_the_kernel_with_loss() {
     let (sums, copies) = (of(0), of(1));
     assert!(sums.completed > 0 && sums.results > 0, "{sums:?}");
     assert!(copies.added == 0 && copies.passed > 0 && copies.results > 0, "{copies:?}");
-    if let Some(_lossy) = fabric.lose(&[(3, "to0"), (4, "to0"), (5, "to1"), (2, "to1")]) {
-        job.run_all(5);
-        let resent: u64 =
-            job.workers.iter().flat_map(|(w, _)| w.stats().trees).map(|t| t.resent).sum();
-        assert!(resent > 0, "nothing was lost");
-    }
-    drop(job);
-    fabric.wait("all slots to be free", || {
-        [&fabric.rack, &fabric.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
-    });
+    fabric.end_with_loss(job, |job| job.run_all(5));
 }
 
 #[test]

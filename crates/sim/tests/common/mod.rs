@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 
-use netsum_sim::config::{Config, parse};
+use netsum_sim::config::{Built, Config, parse};
 use netsum_sim::network::Network;
 use netsum_sim::simulation::FlowRecord;
 use netsum_sim::tcp::TcpConfig;
@@ -99,8 +99,18 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 
 /// All files of a run of a configuration, which `change` may change.
 pub fn files(text: &str, folder: &Path, change: impl FnOnce(&mut Config)) -> Files {
-    let (mut config, built) = parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}"));
-    change(&mut config);
+    files_with(text, folder, |config, _| change(config))
+}
+
+/// The same; `change` may change what was built from the configuration, too.
+pub fn files_with(
+    text: &str,
+    folder: &Path,
+    change: impl FnOnce(&mut Config, &mut Built),
+) -> Files {
+    let (mut config, mut built) =
+        parse(text, "run.toml", folder).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    change(&mut config, &mut built);
     let out = tempfile::tempdir().unwrap();
     run::run(&config, built, out.path(), None, |_| ControlFlow::Continue(())).unwrap();
     let files = std::fs::read_dir(out.path()).unwrap().map(|file| {
