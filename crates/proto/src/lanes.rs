@@ -37,27 +37,27 @@ impl<S> Lanes<S> {
         self.per_lane
     }
 
-    /// Operations of those trees.
+    /// Operations on the trees themselves, not on their copies.
     pub(crate) fn first(&self) -> &Operations<S> {
         &self.lanes[0]
     }
 
-    /// Operations of those trees.
+    /// As `first`.
     pub(crate) fn first_mut(&mut self) -> &mut Operations<S> {
         &mut self.lanes[0]
     }
 
-    /// The operations to which one belongs.
+    /// The operations among which one is numbered: those on the copies, if it copies.
     pub(crate) fn of_operation(&mut self, what: &Submission) -> &mut Operations<S> {
         &mut self.lanes[usize::from(what.pattern.copies())]
     }
 
-    /// The operations of a tree.
+    /// The operations on a tree and on the others of its half.
     pub(crate) fn of_tree(&self, tree: usize) -> &Operations<S> {
         &self.lanes[tree / self.per_lane]
     }
 
-    /// The operations of a tree.
+    /// As `of_tree`.
     pub(crate) fn of_tree_mut(&mut self, tree: usize) -> &mut Operations<S> {
         &mut self.lanes[tree / self.per_lane]
     }
@@ -77,7 +77,7 @@ impl<S> Lanes<S> {
         number * self.trees() as u64 + tree as u64
     }
 
-    /// The reverse of `g`.
+    /// The tree and its number of a fragment among those of all trees.
     pub(crate) fn place(&self, g: u64) -> (usize, u64) {
         let trees = self.trees() as u64;
         ((g % trees) as usize, g / trees)
