@@ -132,7 +132,7 @@ def _train_on_fabric(
 
     # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
     environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
-    if protocol == "panama":
+    if protocol != "switchml":
         environment["NETSUM_COLLECTIVES"] = workload.collectives
     record = _train("netsum", out, workload, epochs, environment, viewer, look)
     time.sleep(1.2)  # The last counters reach the controller with the next heartbeat, one second apart.
