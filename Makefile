@@ -28,7 +28,7 @@ CLUSTER := out/kubernetes
 FUZZ         ?= $(sort $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs))))
 FUZZ_SECONDS ?= 20
 
-.PHONY: help setup why-faults simulate planted fuzz fuzz-keep forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-kubernetes manifests setup-discovery test-cluster setup-browser vendor setup-otel
+.PHONY: help setup why-faults simulate planted fuzz fuzz-keep forge tls-check setup-docs setup-sim setup-etcd ha setup-hdl setup-loss setup-mpi setup-ucx setup-metrics setup-wireshark setup-xdp setup-nccl test-gpu build demo test test-rust test-python test-hdl prove-hdl planted-hdl model check bench fig paper collnet fabric docs test-peers test-build setup-frameworks vectors vectors-check synth clean test-peers-horovod test-peers-elastic release test-release setup-release setup-packages setup-slurm setup-kubernetes manifests setup-discovery test-cluster setup-browser vendor setup-otel
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,8 +41,7 @@ build: $(STAMPS)/daemons $(STAMPS)/package $(if $(wildcard $(CLUSTER)/kube-apise
 demo: build $(STAMPS)/torch ## train through a local fabric, beside Gloo; DEMO=--kill-switch kills switches on the way
 	$(BIN)/netsum demo $(DEMO)
 
-test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
-	cargo test --release --workspace --quiet $(FEATURES) --no-run
+test: test-build $(STAMPS)/torch ## every test: Rust, Python without torch, with it, and (root) real daemons in namespaces; SEED= for new cases
 	@$(MAKE) --no-print-directory -j2 --output-sync=line test-rust test-python
 	@if test -e $(STAMPS)/hdl; then $(MAKE) --no-print-directory test-hdl; \
 	else echo "skipped: the accelerator's tests; make setup-hdl installs their tools"; fi
@@ -62,9 +61,15 @@ test: build $(STAMPS)/torch vectors-check ## every test: Rust, Python without to
 	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
+# Programs and tests in one build: with other packages cargo chooses other features, and compiles all of them again.
+test-build: $(STAMPS)/tools
+	cargo build --release --workspace --bins --tests --quiet $(FEATURES)
+	@touch $(STAMPS)/daemons $(STAMPS)/operator
+	@$(MAKE) --no-print-directory build vectors-check
+
 # Both wait more than they compute, so `make test` runs them at the same time, and prints each suite as it ends.
 test-rust:
-	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --quiet --no-fail-fast $(FEATURES)
+	$(if $(SEED),PROPTEST_RNG_SEED=$(SEED)) cargo test --release --workspace --no-fail-fast $(FEATURES) -- --quiet
 
 test-python:
 	$(BIN)/pytest tests/packages --ignore tests/packages/test_release.py -rs
@@ -299,7 +304,7 @@ vectors: ## write the golden vectors and their digests anew from the switch mach
 	NETSUM_WRITE_VECTORS=1 cargo test --release --quiet -p netsum-lease --test sealed_vectors keys_and_packets_match_the_file
 
 vectors-check: # the golden vectors that are missing, for tests of other implementations; fails if the switches have changed
-	cargo test --release --quiet -p netsum-proto --test vectors the_switches_match_the_digests
+	cargo test --release --quiet --workspace $(FEATURES) --test vectors the_switches_match_the_digests
 
 clean: ## forget the virtual environment and what commands wrote; Rust's target/ stays
 	rm -rf $(VENV) out

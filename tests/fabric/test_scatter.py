@@ -23,24 +23,20 @@ def run(fabric: Fabric, network: Network, **arguments: object) -> dict:
     return Workers(fabric, network.hosts, "scatter_worker.py", json.dumps(arguments)).wait()[0]
 
 
-# A busy machine resends some fragments.
-BRIEF = pytest.param(8, 1.4, id="brief")
-THOROUGH = pytest.param(64, 1.08, marks=pytest.mark.figures, id="thorough")
-
-
-@pytest.mark.parametrize(("mib", "most"), [BRIEF, THOROUGH])
-def test_a_rank_sends_its_buffer_and_its_shard_and_receives_a_buffer(mib, most):
+# A busy machine resends fragments, so bytes are compared by `make fabric` alone.
+@pytest.mark.figures
+def test_a_rank_sends_its_buffer_and_its_shard_and_receives_a_buffer():
     with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
         before = network.link_bytes()
-        found = run(fabric, network, mib=mib, rounds=1, ways=["switches"], operations=BOTH)
+        found = run(fabric, network, mib=MIB, rounds=1, ways=["switches"], operations=BOTH)
         sent = {link: b - before[link] for link, b in network.link_bytes().items()}
     assert found["in_network"]["switches"] == 2, found
-    buffer = mib << 20
+    buffer = MIB << 20
     up = {host: sent[f"{host}>{network.rack_of[host]}"] / (buffer * (1 + 1 / WORKERS)) for host in network.hosts}
     down = {host: sent[f"{network.rack_of[host]}>{host}"] / (buffer * (1 + 1 / WORKERS)) for host in network.hosts}
     write("scatter_bytes", {"buffer_bytes": buffer, "of_bound": {"up": up, "down": down}, "sent": sent})
-    assert max(up.values()) < most, up
-    assert max(down.values()) < most, down
+    assert max(up.values()) < 1.08, up
+    assert max(down.values()) < 1.08, down
 
 
 def test_an_input_may_be_where_its_output_is():

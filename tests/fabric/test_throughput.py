@@ -44,13 +44,13 @@ def test_allreduce_runs_at_line_rate_and_ahead_of_a_ring():
         assert row["ratio"] >= 1.6, f"{mib} MiB: {row}"
 
 
-# A busy machine resends some fragments.
-BRIEF = pytest.param(1.4, 1.4, id="brief")
-THOROUGH = pytest.param(1.12, 1.15, marks=pytest.mark.figures, id="thorough")
+# Whether the most is compared, too: a busy machine resends fragments.
+BRIEF = pytest.param(False, id="brief")
+THOROUGH = pytest.param(True, marks=pytest.mark.figures, id="thorough")
 
 
-@pytest.mark.parametrize(("most_of_tree", "most_of_host"), [BRIEF, THOROUGH])
-def test_a_rack_uplink_carries_one_stream_per_tree(most_of_tree, most_of_host):
+@pytest.mark.parametrize("thorough", [BRIEF, THOROUGH])
+def test_a_rack_uplink_carries_one_stream_per_tree(thorough):
     with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
         before = network.link_bytes()
         arguments = {"sizes_mib": [16], "repeats": 1, "gloo": False}
@@ -64,6 +64,8 @@ def test_a_rack_uplink_carries_one_stream_per_tree(most_of_tree, most_of_host):
         for spine in network.spines:
             # Half of the fragments each, with 6 % of headers, and some control traffic.
             for direction in (f"{rack}>{spine}", f"{spine}>{rack}"):
-                assert sent[direction] < 0.5 * buffer * most_of_tree, f"{direction}: {sent[direction]}"
+                assert sent[direction] > 0.5 * buffer, f"{direction}: {sent[direction]}"
+                assert not thorough or sent[direction] < 0.56 * buffer, f"{direction}: {sent[direction]}"
     for host in network.hosts:
-        assert buffer < sent[f"{host}>{network.rack_of[host]}"] < most_of_host * buffer
+        up = sent[f"{host}>{network.rack_of[host]}"]
+        assert up > buffer and (not thorough or up < 1.15 * buffer), f"{host}: {up}"
