@@ -115,7 +115,7 @@ pub fn contribute(dtype: Dtype, elements: &[u8], out: &mut [u8]) {
 
 #[inline(always)]
 fn convert(elements: &[[u8; 2]], out: &mut [u8], byte_of: impl Fn([u8; 2]) -> u8) {
-    wide(out.len(), || {
+    wide::<true>(out.len(), || {
         for (out, element) in out.iter_mut().zip(elements) {
             *out = byte_of(*element);
         }

@@ -60,9 +60,11 @@ pub fn scale(dtype: Dtype, buffer: &mut [u8], factor: f64) {
     map(dtype, buffer, &Map::Scale(factor));
 }
 
-/// A loop over elements, compiled for every type and operation.
+/// A loop over elements, compiled for every type and operation. `SUM`: for sums, which nearly all operations are, it is
+/// compiled for the shapes and processors that occur most; with the other six, this crate would take four times as
+/// long to compile.
 trait Kind {
-    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy);
+    fn run<E: Element, const SUM: bool>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy);
 }
 
 #[inline(always)]
@@ -87,13 +89,13 @@ fn each_kind(format: Format, kind: impl Kind) {
 #[inline(always)]
 fn by_op<E: Element>(op: ReduceOp, kind: impl Kind) {
     match op {
-        ReduceOp::Sum => kind.run::<E>(E::Acc::sum),
-        ReduceOp::Min => kind.run::<E>(E::Acc::min),
-        ReduceOp::Max => kind.run::<E>(E::Acc::max),
-        ReduceOp::Product => kind.run::<E>(E::Acc::product),
-        ReduceOp::BitAnd => kind.run::<E>(E::Acc::bit_and),
-        ReduceOp::BitOr => kind.run::<E>(E::Acc::bit_or),
-        ReduceOp::BitXor => kind.run::<E>(E::Acc::bit_xor),
+        ReduceOp::Sum => kind.run::<E, true>(E::Acc::sum),
+        ReduceOp::Min => kind.run::<E, false>(E::Acc::min),
+        ReduceOp::Max => kind.run::<E, false>(E::Acc::max),
+        ReduceOp::Product => kind.run::<E, false>(E::Acc::product),
+        ReduceOp::BitAnd => kind.run::<E, false>(E::Acc::bit_and),
+        ReduceOp::BitOr => kind.run::<E, false>(E::Acc::bit_or),
+        ReduceOp::BitXor => kind.run::<E, false>(E::Acc::bit_xor),
     }
 }
 
@@ -106,8 +108,8 @@ struct Tree<'a> {
 }
 
 impl Kind for Tree<'_> {
-    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
-        blocks::<E>(self.inputs, self.n, self.out, self.encoding, combine);
+    fn run<E: Element, const SUM: bool>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+        blocks::<E, SUM>(self.inputs, self.n, self.out, self.encoding, combine);
     }
 }
 
@@ -118,10 +120,10 @@ struct Accumulate<'a> {
 }
 
 impl Kind for Accumulate<'_> {
-    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+    fn run<E: Element, const SUM: bool>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
         let sum = E::Bytes::whole_mut(self.sum);
         let other = &E::Bytes::whole(self.other)[..sum.len()];
-        wide(sum.len(), || {
+        wide::<SUM>(sum.len(), || {
             for (sum, other) in sum.iter_mut().zip(other) {
                 *sum = E::store(combine(E::load(*sum), E::load(*other)).canonical());
             }
@@ -136,10 +138,10 @@ struct CombineBoth<'a> {
 }
 
 impl Kind for CombineBoth<'_> {
-    fn run<E: Element>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
+    fn run<E: Element, const SUM: bool>(self, combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy) {
         let a = E::Bytes::whole_mut(self.a);
         let b = &mut E::Bytes::whole_mut(self.b)[..a.len()];
-        wide(a.len(), || {
+        wide::<SUM>(a.len(), || {
             for (a, b) in a.iter_mut().zip(b) {
                 let sum = E::store(combine(E::load(*a), E::load(*b)).canonical());
                 (*a, *b) = (sum, sum);
@@ -156,34 +158,36 @@ const WIDE_LEAST: usize = 256;
 const BLOCK: usize = 64;
 
 #[inline(always)]
-fn blocks<E: Element>(
+fn blocks<E: Element, const SUM: bool>(
     inputs: &[Option<Input<'_>>],
     n: usize,
     out: &mut [u8],
     encoding: Encoding,
     combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
 ) {
-    let whole = |input: &Input<'_>| [input.encoding, encoding] == [Encoding::Element; 2];
-    match inputs {
-        [Some(a), Some(b)] if [a, b].into_iter().all(whole) => {
-            return two::<E>([a.bytes, b.bytes], n, out, combine);
+    if SUM {
+        let whole = |input: &Input<'_>| [input.encoding, encoding] == [Encoding::Element; 2];
+        match inputs {
+            [Some(a), Some(b)] if [a, b].into_iter().all(whole) => {
+                return two::<E>([a.bytes, b.bytes], n, out, combine);
+            }
+            [Some(a), Some(b), Some(c), Some(d)] if [a, b, c, d].into_iter().all(whole) => {
+                return all_four::<E>([a.bytes, b.bytes, c.bytes, d.bytes], n, out, combine);
+            }
+            [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f), Some(g), Some(h)]
+                if [a, b, c, d, e, f, g, h].into_iter().all(whole) =>
+            {
+                let inputs = [a, b, c, d, e, f, g, h].map(|input| input.bytes);
+                return all_eight::<E>(inputs, n, out, combine);
+            }
+            _ => {}
         }
-        [Some(a), Some(b), Some(c), Some(d)] if [a, b, c, d].into_iter().all(whole) => {
-            return all_four::<E>([a.bytes, b.bytes, c.bytes, d.bytes], n, out, combine);
-        }
-        [Some(a), Some(b), Some(c), Some(d), Some(e), Some(f), Some(g), Some(h)]
-            if [a, b, c, d, e, f, g, h].into_iter().all(whole) =>
-        {
-            let inputs = [a, b, c, d, e, f, g, h].map(|input| input.bytes);
-            return all_eight::<E>(inputs, n, out, combine);
-        }
-        _ => {}
     }
     let mut acc = [E::Acc::default(); BLOCK];
     let mut start = 0;
     while start < n {
         let len = BLOCK.min(n - start);
-        if !tree::<E>(inputs, start, len, &mut acc, combine) {
+        if !tree::<E, SUM>(inputs, start, len, &mut acc, combine) {
             return;
         }
         store_block::<E>(&acc[..len], start, out, encoding);
@@ -201,7 +205,7 @@ fn two<E: Element>(
 ) {
     let [a, b] = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
     let out = &mut E::Bytes::whole_mut(out)[..n];
-    wide(n, || {
+    wide::<true>(n, || {
         for ((sum, a), b) in out.iter_mut().zip(a).zip(b) {
             *sum = E::store(combine(E::load(*a), E::load(*b)).canonical());
         }
@@ -218,7 +222,7 @@ fn all_four<E: Element>(
 ) {
     let [a, b, c, d] = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
     let out = &mut E::Bytes::whole_mut(out)[..n];
-    wide(n, || {
+    wide::<true>(n, || {
         for ((((sum, a), b), c), d) in out.iter_mut().zip(a).zip(b).zip(c).zip(d) {
             let left = combine(E::load(*a), E::load(*b));
             let right = combine(E::load(*c), E::load(*d));
@@ -235,7 +239,7 @@ fn all_eight<E: Element>(
     out: &mut [u8],
     combine: impl Fn(E::Acc, E::Acc) -> E::Acc + Copy,
 ) {
-    wide(n, || {
+    wide::<true>(n, || {
         // Sliced within the loop's own function, so that the compiler can omit bounds checks.
         let inputs = inputs.map(|bytes| &E::Bytes::whole(bytes)[..n]);
         let out = &mut E::Bytes::whole_mut(out)[..n];
@@ -248,16 +252,16 @@ fn all_eight<E: Element>(
     });
 }
 
-/// Runs a loop over `n` elements, compiled for the widest vectors of this processor. The bits do not depend on them:
+/// Runs a loop over `n` elements, compiled for the widest vectors of this processor if it runs often. The bits do not depend on them:
 /// every element is combined separately, and nothing is contracted.
 #[inline(always)]
 #[cfg_attr(
     not(target_arch = "x86_64"),
     expect(unused_variables, reason = "the vectors of others have one width")
 )]
-pub(crate) fn wide(n: usize, body: impl FnOnce()) {
+pub(crate) fn wide<const OFTEN: bool>(n: usize, body: impl FnOnce()) {
     #[cfg(target_arch = "x86_64")]
-    if n >= WIDE_LEAST {
+    if OFTEN && n >= WIDE_LEAST {
         if let Some(vectors) = pulp::x86::V4::try_new() {
             return vectors.vectorize(body);
         }
@@ -269,7 +273,7 @@ pub(crate) fn wide(n: usize, body: impl FnOnce()) {
 }
 
 /// Combines positions as a balanced tree into `acc`; false if none is present.
-fn tree<E: Element>(
+fn tree<E: Element, const SUM: bool>(
     inputs: &[Option<Input<'_>>],
     start: usize,
     len: usize,
@@ -282,12 +286,12 @@ fn tree<E: Element>(
             load_block::<E>(only, start, &mut acc[..len], |_, x| x);
             true
         }
-        [Some(left), Some(right)] => {
+        [Some(left), Some(right)] if SUM => {
             load_block::<E>(left, start, &mut acc[..len], |_, x| x);
             load_block::<E>(right, start, &mut acc[..len], combine);
             true
         }
-        [Some(a), Some(b), Some(c), Some(d)] if alike([a, b, c, d]) => {
+        [Some(a), Some(b), Some(c), Some(d)] if SUM && alike([a, b, c, d]) => {
             let inputs = [a.bytes, b.bytes, c.bytes, d.bytes];
             match a.encoding {
                 Encoding::Element => four::<E>(inputs, start, &mut acc[..len], combine),
@@ -300,11 +304,11 @@ fn tree<E: Element>(
         }
         _ => {
             let (left, right) = inputs.split_at(inputs.len().next_power_of_two() / 2);
-            if !tree::<E>(left, start, len, acc, combine) {
-                return tree::<E>(right, start, len, acc, combine);
+            if !tree::<E, SUM>(left, start, len, acc, combine) {
+                return tree::<E, SUM>(right, start, len, acc, combine);
             }
             let mut other = [E::Acc::default(); BLOCK];
-            if tree::<E>(right, start, len, &mut other, combine) {
+            if tree::<E, SUM>(right, start, len, &mut other, combine) {
                 for (a, b) in acc[..len].iter_mut().zip(&other[..len]) {
                     *a = combine(*a, *b);
                 }

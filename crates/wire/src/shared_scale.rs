@@ -96,7 +96,7 @@ impl Grid {
         assert_eq!(out.len(), kept.len() * N, "a number per value");
         let magnitudes = magnitudes_of(kept.len(), block, magnitudes);
         let top = self.top;
-        wide(kept.len(), || {
+        wide::<true>(kept.len(), || {
             let blocks = kept.chunks_mut(block).zip(out.as_chunks_mut().0.chunks_mut(block));
             for ((kept, out), largest) in blocks.zip(magnitudes) {
                 let Some(scale) = self.scale(*largest) else {
@@ -143,7 +143,7 @@ impl Grid {
         assert_eq!(sums.len(), out.len() * N, "a sum per value");
         let magnitudes = magnitudes_of(out.len(), block, magnitudes);
         let ranks = self.ranks as f32;
-        wide(out.len(), || {
+        wide::<true>(out.len(), || {
             let blocks = out.chunks_mut(block).zip(sums.as_chunks().0.chunks(block));
             for ((out, sums), largest) in blocks.zip(magnitudes) {
                 let scale = self.scale(*largest).unwrap_or(f32::NAN);
@@ -161,7 +161,7 @@ impl Grid {
 pub fn largest(kept: &mut [f32], values: &[f32], block: usize, magnitudes: &mut [u8]) {
     assert_eq!(kept.len(), values.len(), "a kept error per value");
     magnitudes_of(kept.len(), block, magnitudes);
-    wide(kept.len(), || {
+    wide::<true>(kept.len(), || {
         let blocks = kept.chunks_mut(block).zip(values.chunks(block));
         for ((kept, values), out) in blocks.zip(magnitudes.as_chunks_mut().0) {
             let mut largest = 0;
