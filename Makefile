@@ -17,6 +17,7 @@ export RUST_TEST_THREADS ?= $(JOBS)
 TARGET ?= $(shell rustc -vV | sed -n 's/^host: //p')
 
 # What can be built here: the in-kernel switch once `make setup-xdp` has found its tools.
+comma    := ,
 FEATURES := $(if $(wildcard $(STAMPS)/xdp),--features netsum-net/xdp)
 
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name '*.proto' -o -name Cargo.toml 2>/dev/null) Cargo.toml Cargo.lock $(wildcard hw/xdp/*.[ch])
@@ -61,7 +62,7 @@ test: test-build $(STAMPS)/torch ## every test: Rust, Python without torch, with
 	@test -e $(VENV)/nccl/nvidia || echo "skipped: tests beside NCCL's own library and header; make setup-nccl installs them"
 	@test -n "$(FEATURES)" || echo "skipped: the in-kernel switch and its tests; make setup-xdp installs their tools"
 
-# Programs and tests in one build: with other packages cargo chooses other features, and compiles all of them again.
+# All programs and tests at once: two compilers are busy to the end.
 test-build: $(STAMPS)/tools
 	cargo build --release --workspace --bins --tests --quiet $(FEATURES)
 	@touch $(STAMPS)/daemons $(STAMPS)/operator
@@ -342,7 +343,7 @@ $(STAMPS)/hdl: requirements-hdl.txt $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/daemons: $(RUST_SOURCES) | $(STAMPS)/tools
-	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim $(FEATURES)
+	cargo build --release --quiet -p netsum-control -p netsum-switch -p netsum-sim -p workspace-hack $(FEATURES)
 	@touch $@
 
 # With all packages, so that their dependencies are compiled once.
@@ -351,5 +352,5 @@ $(STAMPS)/operator: $(RUST_SOURCES) | $(STAMPS)/tools
 	@touch $@
 
 $(STAMPS)/package: $(RUST_SOURCES) pyproject.toml $(STAMPS)/tools
-	. $(BIN)/activate && PIP_QUIET=1 maturin develop --release --quiet
+	. $(BIN)/activate && PIP_QUIET=1 maturin develop --release --quiet --features workspace$(if $(FEATURES),$(comma)xdp)
 	@touch $@

@@ -1,0 +1,3 @@
+//! Cargo takes dependencies of build scripts into account only where there is a build script.
+
+fn main() {}
