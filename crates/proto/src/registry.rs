@@ -68,12 +68,12 @@ macro_rules! with_worker {
     };
 }
 
-/// Whether switches and servers of a protocol support a format; otherwise the hosts aggregate.
-pub fn supports(protocol: Protocol, format: Format) -> bool {
+/// Whether switches and servers of a protocol support a format with so many ranks; otherwise the hosts aggregate.
+pub fn supports(protocol: Protocol, format: Format, ranks: u32) -> bool {
     match protocol {
-        Protocol::Panama => panama::Worker::supports(format),
-        Protocol::Atp => atp::Worker::supports(format),
-        Protocol::Switchml => switchml::Worker::supports(format),
+        Protocol::Panama => panama::Worker::supports(format, ranks),
+        Protocol::Atp => atp::Worker::supports(format, ranks),
+        Protocol::Switchml => switchml::Worker::supports(format, ranks),
     }
 }
 

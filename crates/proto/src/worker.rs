@@ -25,8 +25,8 @@ pub trait WorkerMachine: Sized {
     /// A packet to be sent.
     type Outgoing: OutgoingPacket<Header = Self::Header>;
 
-    /// Whether the protocol supports a format; others use the host path.
-    fn supports(format: Format) -> bool;
+    /// Whether the protocol supports a format with so many ranks; others use the host path.
+    fn supports(format: Format, ranks: u32) -> bool;
 
     /// Properties of a plan that drivers need.
     fn settings(config: &Self::Config) -> Settings;

@@ -166,7 +166,7 @@ impl World {
         let size = accepted.dtype.size();
         let range = match &accepted.content {
             Content::Nothing => 0..0,
-            Content::Integers(r) | Content::Scaled(r, _) | Content::NotFinite(r) => r.clone(),
+            Content::Words(r, _) | Content::Scaled(r, _) | Content::NotFinite(r) => r.clone(),
         };
         let place = range.start as usize * size..range.end as usize * size;
         let buffer = &mut host.operations[accepted.id as usize].1;
@@ -226,17 +226,25 @@ impl World {
                 let inputs: Vec<Vec<u8>> = (first..first + hosts.len())
                     .map(|host| bits(format, numel, seed_of(host, i)))
                     .collect();
-                for start in (0..numel * 4).step_by(ROW.into()) {
-                    let end = (start + usize::from(ROW)).min(numel * 4);
+                let (size, len) = (format.dtype.size(), numel * format.dtype.size());
+                let step = oracle::fragment_bytes(format, ROW.into());
+                for start in (0..len).step_by(step) {
+                    let end = (start + step).min(len);
                     let values: Vec<&[u8]> = inputs.iter().map(|v| &v[start..end]).collect();
                     let path = oracle::path(format, None, &values);
-                    for at in (start..end).step_by(4) {
-                        let of: Vec<&[u8]> = inputs.iter().map(|v| &v[at..at + 4]).collect();
+                    for at in (start..end).step_by(size) {
+                        let of: Vec<&[u8]> = inputs.iter().map(|v| &v[at..at + size]).collect();
                         let expected = match path {
                             Path::Floats => f32::NAN.to_le_bytes().to_vec(),
                             path => oracle::element(format, path, &of),
                         };
-                        prop_assert_eq!(&reference[at..at + 4], &expected[..], "{} {:?}", i, path);
+                        prop_assert_eq!(
+                            &reference[at..at + size],
+                            &expected[..],
+                            "{} {:?}",
+                            i,
+                            path
+                        );
                     }
                 }
                 for host in hosts {
@@ -262,21 +270,17 @@ fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let element = |i: usize| {
         let bits = random.next();
-        if format.dtype == Dtype::I32 {
-            return (bits as u32).to_le_bytes();
-        }
         let unit = (bits >> 40) as f32 / 8_388_608.0 - 1.0;
         let odd = i.is_multiple_of(61) && bits.is_multiple_of(4);
         let value = if odd { f32::INFINITY } else { unit * 2f32.powi((i / 8 % 60) as i32 - 30) };
-        value.to_le_bytes()
+        oracle::bits_of(format, bits, value)
     };
     (0..numel).flat_map(element).collect()
 }
 
 fn format(random: &mut Random) -> Format {
-    let ops = [ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max];
-    let integers = Format { dtype: Dtype::I32, op: ops[random.below(3) as usize] };
-    if random.below(3) == 0 { integers } else { SUM }
+    let words = oracle::WORDS[random.below(oracle::WORDS.len() as u64) as usize];
+    if random.below(2) == 0 { words } else { SUM }
 }
 
 proptest! {

@@ -24,6 +24,7 @@ pub mod seal;
 pub mod shared_scale;
 pub mod switchml;
 pub mod tag;
+mod words;
 
 pub use arithmetic::Arithmetic;
 pub use field::DecodeError;
@@ -34,3 +35,4 @@ pub use narrow::contribute;
 pub use packet::{JOB_AT, PacketHeader, job_of};
 pub use parties::{MAX_SCOPED_RANKS, Parties};
 pub use reduce::{Input, accumulate, average, combine_both, reduce, scale};
+pub use words::{MOST_PAIRED_RANKS, Words};

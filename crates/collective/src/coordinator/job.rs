@@ -87,7 +87,8 @@ impl State {
     /// Whether the switches of the plan do such an operation; all ranks have the same plan when they ask.
     pub(super) fn carries(&self, format: Format, pattern: &Pattern) -> bool {
         let Some(plan) = self.plan.as_ref().map(|plan| &plan.0.plan) else { return false };
-        (*pattern == Pattern::Allreduce || plan.copies) && supports(plan.protocol, format)
+        let does = *pattern == Pattern::Allreduce || plan.copies;
+        does && supports(plan.protocol, format, self.core.size)
     }
 
     /// Gives a whole job, or the rest of it, to the driver.

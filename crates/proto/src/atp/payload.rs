@@ -31,7 +31,7 @@ impl Worker {
                     *out = exponent.to_wire().to_le_bytes();
                 }
             }
-            Content::Integers(range) => out.copy_from_slice(elements(range.clone())),
+            Content::Words(range, words) => words.write(elements(range.clone()), out),
             Content::Scaled(range, scale) => {
                 let (dtype, from) = (self.dtype_of(outgoing), elements(range.clone()));
                 let fit = quantise(dtype, from, *scale, self.config().ranks, out);
@@ -51,7 +51,7 @@ impl Worker {
                 let values = payload.as_chunks().0.iter().map(|&b| i32::from_le_bytes(b));
                 self.set_exponents(numbers.clone(), values.map(Exponent::from_wire));
             }
-            Content::Integers(_) => out.copy_from_slice(payload),
+            Content::Words(_, words) => words.read(payload, out),
             Content::Scaled(_, scale) => dequantise(accepted.dtype, payload, *scale, out),
             Content::Floats(_) => narrow(accepted.dtype, payload, out),
         }
@@ -80,18 +80,24 @@ impl Content {
     pub fn elements(&self) -> Option<Range<u64>> {
         match self {
             Content::Exponents(_) => None,
-            Content::Integers(range) | Content::Scaled(range, _) | Content::Floats(range) => {
+            Content::Words(range, _) | Content::Scaled(range, _) | Content::Floats(range) => {
                 Some(range.clone())
+            }
+        }
+    }
+
+    /// Number of words of the payload.
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Content::Words(range, words) => words.count(range.end - range.start),
+            Content::Exponents(range) | Content::Scaled(range, _) | Content::Floats(range) => {
+                range.end - range.start
             }
         }
     }
 
     /// Length of the payload in bytes.
     pub fn payload_len(&self) -> usize {
-        let (Content::Exponents(range)
-        | Content::Integers(range)
-        | Content::Scaled(range, _)
-        | Content::Floats(range)) = self;
-        (range.end - range.start) as usize * Arithmetic::ELEMENT_BYTES
+        self.len() as usize * Arithmetic::ELEMENT_BYTES
     }
 }

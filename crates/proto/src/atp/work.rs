@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use netsum_wire::atp::{Header, Level};
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp};
+use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, Words};
 
 use crate::CongestionRule;
 use crate::worker::{AcceptedResult, OutgoingPacket};
@@ -78,8 +78,8 @@ pub struct Accepted {
 pub enum Content {
     /// Greatest exponents of the fragments with these numbers of the epoch, as int32.
     Exponents(Range<u64>),
-    /// These elements unchanged.
-    Integers(Range<u64>),
+    /// These elements, in words that a slot combines.
+    Words(Range<u64>, Words),
     /// These elements times the scale, as int32.
     Scaled(Range<u64>, Scale),
     /// These elements as float32.
@@ -95,13 +95,14 @@ pub struct Outgoing {
     pub payload: Option<(u64, Content)>,
 }
 
-/// Whether this protocol supports a format; others use the host path.
-pub fn supports(format: Format) -> bool {
-    match (format.dtype, format.op) {
-        (Dtype::F32 | Dtype::F16 | Dtype::Bf16, ReduceOp::Sum) => true,
-        (Dtype::I32, op) => matches!(op, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
-        _ => false,
-    }
+/// Whether this protocol supports a format with so many ranks; others use the host path.
+pub fn supports(format: Format, ranks: u32) -> bool {
+    is_scaled(format) || Words::of(format, ranks).is_some()
+}
+
+/// Whether elements become integers by a scale.
+pub(super) fn is_scaled(format: Format) -> bool {
+    matches!(format.dtype, Dtype::F32 | Dtype::F16 | Dtype::Bf16) && format.op == ReduceOp::Sum
 }
 
 impl AcceptedResult for Accepted {

@@ -8,16 +8,17 @@ use netsum_wire::atp::{Flags, Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
 use netsum_wire::{
     Arithmetic, Dtype, Format, MAX_SCOPED_RANKS, Parties, ReduceOp, Sequence, SlotIndex, TreeId,
+    Words,
 };
 use rustc_hash::FxHashSet;
 
 use super::table::SlotTable;
-use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, supports};
+use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, is_scaled, supports};
 use crate::answers::Answers;
 use crate::flow::{Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress, TreeProgress};
 use crate::lanes::Lanes;
-use crate::operations::{self, ActiveOperation, Fragments, Submission};
+use crate::operations::{self, ActiveOperation, Fragments, Submission, elements_per_fragment};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{DropReason, Pattern, Time, epoch};
 
@@ -26,8 +27,8 @@ use crate::{DropReason, Pattern, Time, epoch};
 pub(super) enum Stage {
     /// Exponents of the fragments of the next entry.
     Exponents,
-    /// Elements unchanged.
-    Integers,
+    /// Elements in words.
+    Words(Words),
     /// Elements with one scale.
     Fixed(Scale),
     /// Elements with a scale for each fragment, once its exponent is known.
@@ -60,8 +61,8 @@ impl WorkerMachine for Worker {
     type Accepted = Accepted;
     type Outgoing = Outgoing;
 
-    fn supports(format: Format) -> bool {
-        supports(format)
+    fn supports(format: Format, ranks: u32) -> bool {
+        supports(format, ranks)
     }
 
     fn settings(config: &WorkerConfig) -> Settings {
@@ -221,7 +222,7 @@ impl WorkerMachine for Worker {
             g,
             id: operation.submission.id,
             dtype: operation.submission.format.dtype,
-            content: Content::Integers(elements),
+            content: Content::Words(elements, Words::copied(operation.submission.format)),
         };
         self.operations.to_repeat(finished).map(accepted).collect()
     }
@@ -235,18 +236,21 @@ impl WorkerMachine for Worker {
 impl Worker {
     /// Like `submit`, with another conversion of reals to integers than the plan's.
     pub fn submit_scaled(&mut self, what: Submission, scaling: Scaling) {
-        assert!(supports(what.format), "{:?} goes over the hosts", what.format);
+        assert!(supports(what.format, self.config.ranks), "{:?} goes over the hosts", what.format);
         let (id, scoped) = (what.id, what.pattern != Pattern::Allreduce);
         assert!(!scoped || self.config.copies, "the plan is for allreduce alone");
         assert!(!scoped || self.config.ranks <= MAX_SCOPED_RANKS, "ranks have no bit of their own");
         let copies = what.pattern.copies() || what.pattern == Pattern::Barrier;
         assert!(!copies || what.format.dtype.size() == 4, "what is copied is counted in words");
-        let per_fragment = self.elements_per_fragment();
-        let stage = match (what.format.dtype, scaling) {
-            (Dtype::I32, _) => Stage::Integers,
-            _ if copies => Stage::Integers,
-            (_, Scaling::Fixed(scale)) => Stage::Fixed(scale),
-            (_, Scaling::Shared) => {
+        let per_fragment = elements_per_fragment(self.config.fragment_bytes, what.format.dtype);
+        let stage = match scaling {
+            _ if copies => Stage::Words(Words::copied(what.format)),
+            _ if !is_scaled(what.format) => {
+                let words = Words::of(what.format, self.config.ranks);
+                Stage::Words(words.expect("a supported format"))
+            }
+            Scaling::Fixed(scale) => Stage::Fixed(scale),
+            Scaling::Shared => {
                 let count = what.count_of(per_fragment);
                 let format = Format { dtype: Dtype::I32, op: ReduceOp::Max };
                 let fragments = Fragments::All;
@@ -374,7 +378,7 @@ impl Worker {
         if number >= flight.next() {
             return Err(DropReason::Unexpected);
         }
-        let (operation, parties, elements) =
+        let (operation, parties, _) =
             self.operations.fragment(tree, number).ok_or(DropReason::Unexpected)?;
         let fragment = operation.fragment(self.operations.n(tree, number)).0;
         let (arithmetic, content) = self.content(tree, number).ok_or(DropReason::Unexpected)?;
@@ -385,7 +389,7 @@ impl Worker {
             _ => return Err(DropReason::Mismatch),
         };
         let same = header.chunk == operation.submission.chunk(fragment)
-            && (!whole || u64::from(header.n_elems) == elements.end - elements.start);
+            && (!whole || u64::from(header.n_elems) == content.len());
         if same { Ok((number, parties, content)) } else { Err(DropReason::Mismatch) }
     }
 
@@ -403,14 +407,7 @@ impl Worker {
                 let numbers = first + elements.start..first + elements.end;
                 (Arithmetic::Max, Content::Exponents(numbers))
             }
-            Stage::Integers => {
-                let arithmetic = match operation.submission.format.op {
-                    ReduceOp::Min => Arithmetic::Min,
-                    ReduceOp::Max => Arithmetic::Max,
-                    _ => Arithmetic::Wrapping,
-                };
-                (arithmetic, Content::Integers(elements))
-            }
+            Stage::Words(words) => (words.arithmetic(), Content::Words(elements, *words)),
             Stage::Fixed(scale) => scaled(elements, *scale),
             Stage::Shared { scales, .. } => {
                 let exponent = scales[(n - operation.numbers().start) as usize]?;
@@ -496,7 +493,7 @@ impl Worker {
     }
 
     fn outgoing(&self, tree: usize, number: u64, resent: bool) -> Outgoing {
-        let (operation, parties, elements) =
+        let (operation, parties, _) =
             self.operations.fragment(tree, number).expect("a number in flight has an operation");
         let fragment = operation.fragment(self.operations.n(tree, number)).0;
         let (arithmetic, content) =
@@ -512,7 +509,7 @@ impl Worker {
             flags: Flags { resend: resent, ..Flags::default() },
             arithmetic,
             chunk: operation.submission.chunk(fragment),
-            n_elems: (elements.end - elements.start) as u16,
+            n_elems: content.len() as u16,
             slot,
             parties,
             ..blank
@@ -557,9 +554,5 @@ impl Worker {
     pub(super) fn in_flight(&self, header: &Header) -> Option<&ActiveOperation<Stage>> {
         let number = self.number_of(header)?;
         Some(self.operations.fragment(header.tree.0.into(), number)?.0)
-    }
-
-    fn elements_per_fragment(&self) -> u64 {
-        u64::from(self.config.fragment_bytes) / Arithmetic::ELEMENT_BYTES as u64
     }
 }

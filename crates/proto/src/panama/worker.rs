@@ -98,7 +98,7 @@ impl WorkerMachine for Worker {
     type Accepted = Accepted;
     type Outgoing = Outgoing;
 
-    fn supports(format: Format) -> bool {
+    fn supports(format: Format, _: u32) -> bool {
         format.in_network()
     }
 

@@ -27,7 +27,7 @@ impl Worker {
         let dtype = operation.state.what.format.dtype;
         match content {
             Content::Nothing => {}
-            Content::Integers(range) => out.copy_from_slice(elements(range.clone())),
+            Content::Words(range, words) => words.write(elements(range.clone()), out),
             Content::NotFinite(_) => out.fill(0),
             Content::Scaled(range, scale) => {
                 let ranks = self.config().workers.into();
@@ -47,7 +47,7 @@ impl Worker {
     pub(super) fn read_payload(&self, accepted: &Accepted, payload: &[u8], out: &mut [u8]) {
         match &accepted.content {
             Content::Nothing => {}
-            Content::Integers(_) => out.copy_from_slice(payload),
+            Content::Words(_, words) => words.read(payload, out),
             Content::Scaled(_, scale) => dequantise(accepted.dtype, payload, *scale, out),
             Content::NotFinite(_) => {
                 let nans: Vec<u8> =

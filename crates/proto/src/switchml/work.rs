@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use netsum_wire::fixed::Scale;
-use netsum_wire::{Dtype, Epoch, JobId};
+use netsum_wire::{Dtype, Epoch, JobId, Words};
 
 use super::Header;
 use crate::worker::{AcceptedResult, OutgoingPacket};
@@ -45,8 +45,8 @@ pub struct Accepted {
 pub enum Content {
     /// Nothing: the packet only carries the exponent in its header.
     Nothing,
-    /// These elements unchanged.
-    Integers(Range<u64>),
+    /// These elements, in words that a slot combines.
+    Words(Range<u64>, Words),
     /// These elements times the scale, as int32.
     Scaled(Range<u64>, Scale),
     /// These elements, of which some worker's are not finite: zeros are sent, and all of the fragment becomes NaN.
@@ -58,7 +58,7 @@ impl Content {
     pub fn elements(&self) -> Option<Range<u64>> {
         match self {
             Content::Nothing => None,
-            Content::Integers(range) | Content::Scaled(range, _) | Content::NotFinite(range) => {
+            Content::Words(range, _) | Content::Scaled(range, _) | Content::NotFinite(range) => {
                 Some(range.clone())
             }
         }

@@ -5,12 +5,12 @@ use std::ops::Range;
 
 use super::{Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
-use netsum_wire::{Arithmetic, Dtype, Format, ReduceOp, TreeId};
+use netsum_wire::{Arithmetic, Format, TreeId, Words};
 
 use super::work::{Accepted, Content, Outgoing, WorkerConfig};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{ActiveOperation, Operations, Submission};
+use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment};
 use crate::worker::{Event, Settings, WorkerMachine};
 use crate::{DropReason, Time, epoch, sequence};
 
@@ -18,8 +18,10 @@ use crate::{DropReason, Time, epoch, sequence};
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     leads: u64,
-    /// Exponents by fragment, from the result of the packet before; empty for integers.
+    /// Exponents by fragment, from the result of the packet before; empty for words.
     exponents: Vec<Option<Exponent>>,
+    /// How elements travel that need no exponent.
+    words: Option<Words>,
     pub(super) what: Submission,
 }
 
@@ -63,8 +65,8 @@ impl WorkerMachine for Worker {
     type Accepted = Accepted;
     type Outgoing = Outgoing;
 
-    fn supports(format: Format) -> bool {
-        super::supports(format)
+    fn supports(format: Format, ranks: u32) -> bool {
+        super::supports(format, ranks)
     }
 
     fn settings(config: &WorkerConfig) -> Settings {
@@ -95,14 +97,16 @@ impl WorkerMachine for Worker {
     }
 
     fn submit(&mut self, what: Submission) {
-        assert!(super::supports(what.format), "{:?} goes over the hosts", what.format);
+        let (format, ranks) = (what.format, self.config.workers.into());
+        assert!(super::supports(format, ranks), "{:?} goes over the hosts", what.format);
         let id = what.id;
-        let per_fragment = u64::from(self.config.fragment_bytes) / Arithmetic::ELEMENT_BYTES as u64;
+        let per_fragment = elements_per_fragment(self.config.fragment_bytes, format.dtype);
         let fragments = what.count_of(per_fragment);
-        let reals = what.format.dtype != Dtype::I32;
+        let words = Words::of(format, ranks);
+        let reals = words.is_none();
         let leads = if reals { fragments.min(self.config.slots.into()) } else { 0 };
         let exponents = vec![None; if reals { fragments as usize } else { 0 }];
-        let stage = Stage { leads, exponents, what: what.clone() };
+        let stage = Stage { leads, exponents, words, what: what.clone() };
         if !self.operations.submit_with_leads(what, per_fragment, leads, stage) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
@@ -310,12 +314,11 @@ impl Worker {
             return Some(Outgoing { header, payload: Some((id, Content::Nothing)), next });
         };
         let (fragment, elements) = operation.fragment_at(index);
-        let n_elems = (elements.end - elements.start) as u16;
-        let (arithmetic, content) = match (stage.what.format.dtype, stage.what.format.op) {
-            (Dtype::I32, ReduceOp::Min) => (Arithmetic::Min, Content::Integers(elements)),
-            (Dtype::I32, ReduceOp::Max) => (Arithmetic::Max, Content::Integers(elements)),
-            (Dtype::I32, _) => (Arithmetic::Wrapping, Content::Integers(elements)),
-            _ => {
+        let count = elements.end - elements.start;
+        let n_elems = stage.words.map_or(count, |words| words.count(count)) as u16;
+        let (arithmetic, content) = match stage.words {
+            Some(words) => (words.arithmetic(), Content::Words(elements, words)),
+            None => {
                 let exponent = stage.exponents[index as usize]?;
                 let content = match Scale::shared(exponent, self.config.workers.into()) {
                     Some(scale) => Content::Scaled(elements, scale),

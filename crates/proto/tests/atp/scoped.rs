@@ -111,10 +111,12 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             let inputs: Vec<Vec<u8>> =
                 (0..job.hosts.len() as u32).map(|rank| values(j, i, format, numel, rank)).collect();
             let pattern = &first.what.pattern;
-            let per_fragment = usize::from(world.layout.fragment_bytes) / 4;
+            let size = format.dtype.size();
+            let per_fragment =
+                oracle::fragment_bytes(format, world.layout.fragment_bytes.into()) / size;
             for fragment in fragments(pattern, numel, per_fragment) {
                 let of = |range: std::ops::Range<usize>| -> Vec<&[u8]> {
-                    inputs.iter().map(|v| &v[range.start * 4..range.end * 4]).collect()
+                    inputs.iter().map(|v| &v[range.start * size..range.end * size]).collect()
                 };
                 let path = oracle::path(format, scale, &of(fragment.clone()));
                 for element in fragment {
@@ -137,7 +139,7 @@ fn check(world: &World) -> Result<(), TestCaseError> {
                         // Buffers of ranks that do not take an element keep their own.
                         let own = each[rank].to_vec();
                         let takes = taker.is_none_or(|taker| taker == rank as u32);
-                        let got = &world.hosts[host].operations[i].buffer[element * 4..][..4];
+                        let got = &world.hosts[host].operations[i].buffer[element * size..][..size];
                         prop_assert_eq!(
                             got,
                             if takes { &expected[..] } else { &own[..] },

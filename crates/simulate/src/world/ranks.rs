@@ -552,11 +552,13 @@ impl World {
     }
 
     fn carries(&mut self, place: Place, submission: &Submission) -> bool {
+        let job = self.rank(place).job;
+        let ranks = self.jobs[job].size;
         let Some(plan) = self.rank(place).handover.plan().map(|plan| &plan.0.plan) else {
             return false;
         };
         let does = submission.pattern == Pattern::Allreduce || plan.copies;
-        does && supports(plan.protocol, submission.format)
+        does && supports(plan.protocol, submission.format, ranks)
     }
 
     /// Fragment size of the plan in use, which is the same for all plans of the job.
