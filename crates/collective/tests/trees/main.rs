@@ -175,6 +175,9 @@ fn hosts_run_operations_that_slots_do_not_support() {
                 check(group, rank, Dtype::I64, op, 10_001, 2);
             }
             check(group, rank, Dtype::F32, ReduceOp::Max, 10_001, 3);
+            check(group, rank, Dtype::Bf16, ReduceOp::Min, 10_001, 3);
+            check(group, rank, Dtype::I16FromI8, ReduceOp::Sum, 100_003, 3);
+            check(group, rank, Dtype::Bf16FromE4m3, ReduceOp::Sum, 10_001, 3);
             let mut reals = buffer(&values(Dtype::F32, 100_003, rank, 4));
             group.allreduce(&mut reals, Dtype::F32, SUM, SOON).wait(None).unwrap();
             let mut average = buffer(&(rank as f32).to_le_bytes().repeat(10_000));
@@ -182,8 +185,8 @@ fn hosts_run_operations_that_slots_do_not_support() {
             assert_eq!(bytes(&average), 1.5f32.to_le_bytes().repeat(10_000));
             let stats = stats(group);
             assert_eq!((&stats["path"], &stats["protocol"]), (&"trees".into(), &protocol.into()));
-            // Three of int32, two of reals; the host path has what slots do not support.
-            assert_eq!(stats["network_operations"], 5, "{stats}");
+            // All but those of int64 and of 8-bit floats, which slots do not support.
+            assert_eq!(stats["network_operations"], 8, "{stats}");
             bytes(&reals)
         });
         assert!(sums.iter().all(|sum| *sum == sums[0]), "the same bits at every rank");

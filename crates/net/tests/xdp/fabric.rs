@@ -225,14 +225,28 @@ struct Job {
 impl Job {
     /// Runs an operation on `numel` integers, and checks what every rank gets.
     fn run(&self, id: u64, numel: usize, pattern: &Pattern, expected: impl Fn(u32, usize) -> u32) {
-        let own = |rank: u32| (0..numel).map(move |i| word(rank, i, id));
-        let bytes =
-            |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect();
-        let mut buffers: Vec<Buffer> =
-            (0..3).map(|rank| Buffer::from_vec(bytes(&mut own(rank)))).collect();
+        let bytes = |words: &mut dyn Iterator<Item = u32>| -> Vec<u8> {
+            words.flat_map(u32::to_le_bytes).collect()
+        };
+        let own = |rank: u32| bytes(&mut (0..numel).map(move |i| word(rank, i, id)));
+        let expected = |rank: u32| bytes(&mut (0..numel).map(|i| expected(rank, i)));
+        let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
+        self.run_as(format, id, pattern, own, expected);
+    }
+
+    /// Runs an operation on these bytes by rank, and checks what every rank gets.
+    fn run_as(
+        &self,
+        format: Format,
+        id: u64,
+        pattern: &Pattern,
+        own: impl Fn(u32) -> Vec<u8>,
+        expected: impl Fn(u32) -> Vec<u8>,
+    ) {
+        let mut buffers: Vec<Buffer> = (0..3).map(|rank| Buffer::from_vec(own(rank))).collect();
         for ((worker, _), buffer) in self.workers.iter().zip(&mut buffers) {
-            let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
-            let (numel, fragments, pattern) = (numel as u64, Fragments::All, pattern.clone());
+            let numel = (buffer.len() / format.dtype.size()) as u64;
+            let (fragments, pattern) = (Fragments::All, pattern.clone());
             let submission = Submission { id, format, numel, fingerprint: 7, fragments, pattern };
             worker.submit(TreeOperation { submission, buffer: buffer.lend_all().into() });
         }
@@ -243,9 +257,8 @@ impl Job {
             }
         }
         for (rank, buffer) in (0..).zip(&buffers) {
-            let expected: Vec<u8> = bytes(&mut (0..numel).map(|i| expected(rank, i)));
             let got = buffer.slice(0..buffer.len());
-            assert!(got == expected, "rank {rank} of operation {id}, {pattern:?}");
+            assert!(got == expected(rank), "rank {rank} of operation {id}, {format:?} {pattern:?}");
         }
     }
 
@@ -272,6 +285,32 @@ impl Job {
         self.run(first + 4, 0, &Pattern::Barrier, |_, _| unreachable!("it has no elements"));
     }
 
+    /// Sums of int8, two to a word, and maxima of floats, which the kernel takes for those of integers.
+    fn run_words(&self, first: u64) {
+        let numel = 100_001;
+        let number = |rank: u32, i: usize| i16::from(word(rank, i, first) as i8);
+        let bytes = |of: &dyn Fn(usize) -> i16| -> Vec<u8> {
+            (0..numel).flat_map(|i| of(i).to_le_bytes()).collect()
+        };
+        let int8 = Format { dtype: Dtype::I16FromI8, op: ReduceOp::Sum };
+        let sum = |i| (0..3).map(|rank| number(rank, i)).sum();
+        self.run_as(
+            int8,
+            first,
+            &Pattern::Allreduce,
+            |r| bytes(&|i| number(r, i)),
+            |_| bytes(&sum),
+        );
+        let value = |rank: u32, i: usize| word(rank, i, first) as i32 as f32;
+        let bytes = |of: &dyn Fn(usize) -> f32| -> Vec<u8> {
+            (0..numel).flat_map(|i| of(i).to_le_bytes()).collect()
+        };
+        let float = Format { dtype: Dtype::F32, op: ReduceOp::Max };
+        let most = |i| (0..3).map(|rank| value(rank, i)).fold(f32::NEG_INFINITY, f32::max);
+        let own = |rank| bytes(&|i| value(rank, i));
+        self.run_as(float, first + 1, &Pattern::Allreduce, own, |_| bytes(&most));
+    }
+
     /// Reduces integers, and checks every rank's sum bit by bit.
     fn reduce(&self, id: u64, numel: usize) {
         let sum = |i: usize| (0..3).fold(0, |sum: u32, rank| sum.wrapping_add(word(rank, i, id)));
@@ -295,6 +334,19 @@ fn sums_through_two_levels_in_the_kernel_are_exact_with_loss() {
     assert!(rack.added >= fragments && rack.completed > 0, "{rack:?}");
     assert!(middle.completed > 0 && middle.results >= fragments, "{middle:?}");
     fabric.end_with_loss(job, |job| job.reduce(1, 100_001));
+}
+
+#[test]
+fn int8_and_comparisons_of_floats_are_combined_in_the_kernel_with_loss() {
+    let Some(fabric) = Fabric::new() else { return };
+    let job = fabric.add_job(1);
+    job.run_words(0);
+    // Two of int8 in a word, one float: 704 and 352 elements in a packet.
+    let fragments = 100_001u64.div_ceil(704) + 100_001u64.div_ceil(352);
+    let slots = fabric.rack.snapshot().unwrap().slots;
+    let rack = slots[0].counters;
+    assert!(slots[0].in_kernel && rack.added >= fragments && rack.completed > 0, "{slots:?}");
+    fabric.end_with_loss(job, |job| job.run_words(2));
 }
 
 #[test]
