@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from fabric import Fabric, Workers
+from fabric import Fabric, Slots, Workers
 from network import Network
 from test_throughput import write
 
@@ -88,3 +88,34 @@ def test_switches_add_8_bits(part):
     # Bytes per byte of a float32 gradient on the busier direction of a host's link, headers and magnitudes counted.
     limits = {"bf16": 0.58, "int8:int8": 0.29, "int8:int16": 0.56, "e4m3:bf16": 0.60, "e5m2:bf16": 0.60}
     assert all(rows[f"switches {to}"] < limit for to, limit in limits.items()), rows
+
+
+@pytest.mark.figures
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
+def test_slots_add_int8_two_to_a_word(in_kernel):
+    """atp's slots hold words of 32 bits: float32 and bfloat16 take one each, an int8 of a sum in int16 takes half."""
+    variants = [("switches", None), ("switches", "int8:int16"), ("hosts", None), ("hosts", "int8")]
+    given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(100_000_000 / 8)}
+    given |= {"NETSUM_PROTOCOL": "atp"}
+    arguments = json.dumps({"steps": STEPS, "width": 512, "variants": variants})
+    slots = Slots(servers=("h0", "h2"), trusted=False)
+    with (
+        Network(2, 2, 1, 100_000_000) as network,
+        Fabric(network, slots=slots, in_kernel=in_kernel) as fabric,
+    ):
+        found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
+        served = [lease["added"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
+    size = found.pop("gradient_bytes")
+    rows = {
+        name: {
+            "seconds": {"median": statistics.median(row["seconds"]), "best": min(row["seconds"])},
+            "sent": statistics.median(row["bytes"]) / size,
+            "received": statistics.median(row["received"]) / size,
+            "error": row["error"],
+        }
+        for name, row in found.items()
+    }
+    write(f"slots_int8_{'xdp' if in_kernel else 'udp'}", {"gradient_bytes": size, "rows": rows, "added": served})
+    assert all(row["alike"] for row in found.values()), "ranks have different gradients"
+    assert all(served), served
+    assert rows["switches int8:int16"]["seconds"]["median"] < 0.7 * rows["switches float32"]["seconds"]["median"], rows

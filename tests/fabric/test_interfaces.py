@@ -50,7 +50,6 @@ def test_an_interface_that_dies_is_left_out(tmp_path):
         job.wait_for_step(6)
         links.cut("host0", "host1")
         ranks = job.results()
-        sent = links.sent_bytes(links.gpus[0])
     found = [rank["stats"] for rank in ranks]
     assert {stats["plan"]["epoch"] for stats in found} == {2}, found
     assert "host0–net0–host1" in found[0]["reason"] or "host1–net0–host0" in found[0]["reason"], found[0]
