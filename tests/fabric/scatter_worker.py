@@ -1,8 +1,9 @@
-"""One rank: a reduce-scatter and an all-gather at once, by switches, between hosts, and by Gloo, in turn and checked.
+"""One rank: a reduce-scatter and an all-gather at once, by switches (trees of panama, or slots of atp), between hosts,
+and by Gloo, in turn and checked.
 
-Arguments: a JSON object {"mib": n, "rounds": n, "ways": ["switches", "hosts", "gloo"], "operations": ["reduce_scatter",
-"allgather"], "in_place": bool}. `mib`: of the whole buffer of each operation. `in_place`: the input of an all-gather
-is where its output is; optional. The slowest rank's time counts.
+Arguments: a JSON object {"mib": n, "rounds": n, "ways": ["switches", "atp", "hosts", "gloo"], "operations":
+["reduce_scatter", "allgather"], "in_place": bool}. `mib`: of the whole buffer of each operation. `in_place`: the input
+of an all-gather is where its output is; optional. The slowest rank's time counts.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ class Rank:
         self.meeting = connect(name="meeting", in_network=False, timeout_s=TIMEOUT_S)
         controller = os.environ["NETSUM_CONTROLLER"]
         self.groups = {}
-        if "switches" in ways:
-            options = GIVEN | {"collectives": "all", "min_bytes": "0"}
-            self.groups["switches"] = connected(self.meeting, "switches", controller, options)
+        for way, protocol in (("switches", "panama"), ("atp", "atp")):
+            if way in ways:
+                options = GIVEN | {"collectives": "all", "min_bytes": "0", "protocol": protocol}
+                self.groups[way] = connected(self.meeting, way, controller, options)
         if "hosts" in ways:
             self.groups["hosts"] = connected(self.meeting, "hosts", None, GIVEN)
         if "gloo" in ways:

@@ -8,7 +8,7 @@ import statistics
 
 import pytest
 
-from fabric import Fabric, Workers
+from fabric import Fabric, Slots, Workers
 from network import Network
 from test_throughput import write
 
@@ -47,8 +47,9 @@ def test_an_input_may_be_where_its_output_is():
 
 @pytest.mark.figures
 def test_both_at_once_are_ahead_of_rings_and_of_the_hosts():
-    ways = ["switches", "hosts", "gloo"]
-    with Network(2, 4, 2, RATE_BPS) as network, Fabric(network) as fabric:
+    ways = ["switches", "atp", "hosts", "gloo"]
+    slots = Slots(servers=("h0", "h4"), trusted=False)
+    with Network(2, 4, 2, RATE_BPS) as network, Fabric(network, slots=slots) as fabric:
         rows = {
             "+".join(operations): run(fabric, network, mib=MIB, rounds=ROUNDS, ways=ways, operations=operations)
             for operations in (BOTH, ["reduce_scatter"], ["allgather"])
@@ -56,8 +57,8 @@ def test_both_at_once_are_ahead_of_rings_and_of_the_hosts():
     table = {}
     for name, row in rows.items():
         median = {way: statistics.median(times) for way, times in row["times"].items()}
-        ratios = {way: median[way] / median["switches"] for way in ("hosts", "gloo")}
+        ratios = {way: median[way] / median["switches"] for way in ("atp", "hosts", "gloo")}
         table[name] = {"seconds": median, "best": {w: min(t) for w, t in row["times"].items()}, "ratios": ratios}
     write("scatter", {"mib": MIB, "operations": table})
     both = table["+".join(BOTH)]["ratios"]
-    assert min(both.values()) >= 1.45, table
+    assert min(both["hosts"], both["gloo"]) >= 1.45, table
