@@ -106,7 +106,7 @@ class Netsum:
         found = self.api.get(f"/apis/netsum.dev/v1alpha1/namespaces/{NAMESPACE}/fabrics/netsum") or {}
         return dict(found.get("status") or {})
 
-    def wait_ready(self, guard_s: float = 180.0) -> Object:
+    def wait_ready(self, guard_s: float = 600.0) -> Object:
         """Until the fabric is ready. Raises TimeoutError with what it says of itself."""
         try:
             until(lambda: self.fabric.get("ready") == "True", "the fabric", guard_s)
