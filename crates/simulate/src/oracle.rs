@@ -107,31 +107,38 @@ impl Oracle {
 impl OracleOperation {
     fn draw(seed: u64, job: u64, shape: &JobShape, number: u64) -> OracleOperation {
         let mut random = Random::of(seed, &[20, job, number]);
-        let format = match random.below(8) {
-            0 => Format { dtype: Dtype::I32, op: ReduceOp::Sum },
-            1 => Format { dtype: Dtype::I32, op: random.pick(&[ReduceOp::Min, ReduceOp::Max]) },
-            2 => Format { dtype: Dtype::I64, op: ReduceOp::Sum },
-            _ => Format { dtype: Dtype::F32, op: ReduceOp::Sum },
+        let compare = random.pick(&[ReduceOp::Min, ReduceOp::Max]);
+        let (dtype, op) = match random.below(10) {
+            0 => (Dtype::I32, ReduceOp::Sum),
+            1 => (Dtype::I32, compare),
+            2 => (Dtype::I64, ReduceOp::Sum),
+            3 => (Dtype::I16FromI8, ReduceOp::Sum),
+            4 => (Dtype::F32, compare),
+            _ => (Dtype::F32, ReduceOp::Sum),
         };
+        let ranks = shape.hosts.len();
         let numel = random.within(1..=shape.elements.into()) as usize;
+        let pattern = match shape.all_collectives {
+            true => draw_pattern(&mut random, ranks as u64, numel as u64),
+            false => Pattern::Allreduce,
+        };
+        // What is copied is no number of 8 bits.
+        let narrow = dtype.is_narrow() && pattern.copies();
+        let format = Format { dtype: if narrow { Dtype::I32 } else { dtype }, op };
         // Protocols that add integers are exact only on small whole numbers.
         let whole = shape.protocol != "panama";
         let mut element = || match format.dtype {
             Dtype::I32 => (random.next() as i32).to_le_bytes().to_vec(),
             Dtype::I64 => (random.next() as i64).to_le_bytes().to_vec(),
+            Dtype::I16FromI8 => i16::from(random.next() as i8).to_le_bytes().to_vec(),
             _ if whole => ((random.below(2001) as i32 - 1000) as f32).to_le_bytes().to_vec(),
             _ => {
                 let mantissa = (random.next() >> 40) as f32 / (1 << 23) as f32 - 1.0;
                 (mantissa * 2f32.powi(random.below(9) as i32 - 4)).to_le_bytes().to_vec()
             }
         };
-        let ranks = shape.hosts.len();
         let contributions =
             (0..ranks).map(|_| (0..numel).flat_map(|_| element()).collect()).collect();
-        let pattern = match shape.all_collectives {
-            true => draw_pattern(&mut random, ranks as u64, numel as u64),
-            false => Pattern::Allreduce,
-        };
         OracleOperation { format, numel, pattern, contributions }
     }
 
@@ -181,9 +188,20 @@ pub fn sum(format: Format, order: &SumOrder, inputs: &[&[u8]]) -> Vec<u8> {
             let combine = |a: i64, b: i64| a.wrapping_add(b);
             starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
         }
+        Dtype::I16FromI8 => {
+            let read = |rank: usize, at: usize| {
+                i16::from_le_bytes(inputs[rank][at..at + 2].try_into().expect("2 bytes"))
+            };
+            let combine = |a: i16, b: i16| a.wrapping_add(b);
+            starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
+        }
         _ => {
             let read = |rank: usize, at: usize| f32::from_le_bytes(four(&inputs[rank][at..]));
-            let combine = |a: f32, b: f32| a + b;
+            let combine = |a: f32, b: f32| match format.op {
+                ReduceOp::Min => a.min(b),
+                ReduceOp::Max => a.max(b),
+                _ => a + b,
+            };
             starts.flat_map(|at| fold(order, &|r| read(r, at), &combine).to_le_bytes()).collect()
         }
     }
