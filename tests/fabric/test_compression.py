@@ -22,6 +22,19 @@ WIDTHS = [int(width) for width in os.environ.get("NETSUM_FABRIC_LOWBIT_WIDTHS", 
 """Widths of the models of eight layers: 0.5 and 34 MB of gradients."""
 
 
+def rows_of(found: dict, size: int) -> dict[str, dict]:
+    """By variant its seconds, what a host sends and receives per byte of `size`, and its error."""
+    return {
+        name: {
+            "seconds": {"median": statistics.median(row["seconds"]), "best": min(row["seconds"])},
+            "sent": statistics.median(row["bytes"]) / size,
+            "received": statistics.median(row["received"]) / size,
+            "error": row["error"],
+        }
+        for name, row in found.items()
+    }
+
+
 @pytest.mark.figures
 def test_fewer_bits_take_less_of_the_links_and_less_time():
     given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(RATE_BPS / 8)}
@@ -66,15 +79,7 @@ def test_switches_add_8_bits(part):
         for width in WIDTHS:
             found, _ = run(STEPS, width, variants)
             size = found.pop("gradient_bytes")
-            result["models"][size] = {
-                name: {
-                    "seconds": {"median": statistics.median(row["seconds"]), "best": min(row["seconds"])},
-                    "sent": statistics.median(row["bytes"]) / size,
-                    "received": statistics.median(row["received"]) / size,
-                    "error": row["error"],
-                }
-                for name, row in found.items()
-            }
+            result["models"][size] = rows_of(found, size)
             assert all(row["alike"] for row in found.values()), "ranks have different gradients"
         # All links of the fabric, for each variant alone: what three more steps send.
         for variant in variants:
@@ -106,15 +111,7 @@ def test_slots_add_int8_two_to_a_word(in_kernel):
         found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
         served = [lease["added"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
     size = found.pop("gradient_bytes")
-    rows = {
-        name: {
-            "seconds": {"median": statistics.median(row["seconds"]), "best": min(row["seconds"])},
-            "sent": statistics.median(row["bytes"]) / size,
-            "received": statistics.median(row["received"]) / size,
-            "error": row["error"],
-        }
-        for name, row in found.items()
-    }
+    rows = rows_of(found, size)
     write(f"slots_int8_{'xdp' if in_kernel else 'udp'}", {"gradient_bytes": size, "rows": rows, "added": served})
     assert all(row["alike"] for row in found.values()), "ranks have different gradients"
     assert all(served), served
