@@ -109,10 +109,10 @@ def test_slots_add_int8_two_to_a_word(in_kernel):
         Fabric(network, slots=slots, in_kernel=in_kernel) as fabric,
     ):
         found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
-        served = [lease["added"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
+        served = [lease["contributions"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
     size = found.pop("gradient_bytes")
     rows = rows_of(found, size)
-    write(f"slots_int8_{'xdp' if in_kernel else 'udp'}", {"gradient_bytes": size, "rows": rows, "added": served})
+    write(f"slots_int8_{'xdp' if in_kernel else 'udp'}", {"gradient_bytes": size, "rows": rows, "contributions": served})
     assert all(row["alike"] for row in found.values()), "ranks have different gradients"
     assert all(served), served
     assert rows["switches int8:int16"]["seconds"]["median"] < 0.7 * rows["switches float32"]["seconds"]["median"], rows
