@@ -2,8 +2,8 @@
 //!
 //! Owns: the wire format of each protocol and its name ([`names`]), the ids in packets, dtypes and the order in which
 //! their elements are added, the conversion of floats to integers whose sums do not depend on the order. Must not know:
-//! state, sockets, time. Start reading at [`panama::Header`], then [`reduce`], [`fixed`], [`narrow`] and
-//! [`shared_scale`].
+//! state, sockets, time. Start reading at [`panama::Header`], then [`reduce()`], [`fixed`], [`Words`],
+//! [`narrow`] and [`shared_scale`].
 
 pub mod arithmetic;
 pub mod atp;
