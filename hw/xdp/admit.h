@@ -79,7 +79,7 @@ static __always_inline int malformed(const struct header *h, __u32 bytes)
 	if (h->version == UNSEALED && *(const __u64 *)(h + 1))
 		return RESERVED;
 	__u8 kind = h->kind & KIND_BITS;
-	if (kind > DONE || h->kind & ~(KIND_BITS | LEVEL_BIT))
+	if (kind > MISSING || h->kind & ~(KIND_BITS | LEVEL_BIT))
 		return UNKNOWN_KIND;
 	if (h->flags >> 4 > FLOAT)
 		return UNKNOWN_FORMAT;

@@ -33,6 +33,7 @@ enum kind {
 	FIN = 5,
 	READY = 6,
 	DONE = 7,
+	MISSING = 8,
 };
 
 #define RESEND 0x01

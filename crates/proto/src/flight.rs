@@ -13,6 +13,8 @@ const HOLE_THRESHOLD: u64 = 3;
 enum State {
     #[default]
     Unsent,
+    /// Not sent, but others wait for it.
+    Requested,
     Sent(Time),
     Resent(Time),
     /// An aggregator has counted the own contribution and waits for others', as reported at this time.
@@ -30,6 +32,8 @@ pub(crate) struct Flight {
     next: u64,
     /// One past the highest vid with a result.
     highest: u64,
+    /// One past the highest vid that was requested.
+    requested: u64,
     /// Vids below were checked for holes.
     examined: u64,
     /// Vids to be sent again.
@@ -59,6 +63,7 @@ impl Flight {
             base: first,
             next: first,
             highest: first,
+            requested: first,
             examined: first,
             again: VecDeque::with_capacity(len),
         }
@@ -66,9 +71,12 @@ impl Flight {
 
     /// Visits the state.
     pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
-        let Flight { ring, base, next, highest, examined, again } = self;
-        let (first, end) = (*base, (*next).max(*highest));
-        [&mut *base, next, highest, examined].into_iter().for_each(|n| v.number(n, Counted::Vids));
+        let Flight { ring, base, next, highest, requested, examined, again } = self;
+        *requested = (*requested).max(*base);
+        let (first, end) = (*base, (*next).max(*highest).max(*requested));
+        [&mut *base, next, highest, requested, examined]
+            .into_iter()
+            .for_each(|n| v.number(n, Counted::Vids));
         let mask = ring.len() - 1;
         for vid in first..end {
             let state = &mut ring[vid as usize & mask];
@@ -78,6 +86,7 @@ impl Flight {
                 State::Sent(at) => (2, Some(at)),
                 State::Resent(at) => (3, Some(at)),
                 State::Counted(at) => (4, Some(at)),
+                State::Requested => (5, None),
             };
             v.same(code);
             at.into_iter().for_each(|at| v.moment(at));
@@ -125,15 +134,16 @@ impl Flight {
         vid.checked_sub(self.base).is_some_and(|ahead| ahead < self.ring.len() as u64)
     }
 
-    /// The next vid to send for the first time, if it is below `limit`; skips vids whose results arrived without the
-    /// own contribution.
-    pub(crate) fn send_next(&mut self, now: Time, limit: u64) -> Option<u64> {
+    /// The next vid to send for the first time, if it is below `limit`, and whether it was requested; skips vids whose
+    /// results arrived without the own contribution.
+    pub(crate) fn send_next(&mut self, now: Time, limit: u64) -> Option<(u64, bool)> {
         while self.next < limit {
             let vid = self.next;
             self.next += 1;
-            if self.at(vid) != State::Received {
+            let state = self.at(vid);
+            if state != State::Received {
                 *self.at_mut(vid) = State::Sent(now);
-                return Some(vid);
+                return Some((vid, state == State::Requested));
             }
         }
         None
@@ -148,6 +158,24 @@ impl Flight {
             }
         }
         None
+    }
+
+    /// Queues a vid that `covers` accepts and others wait for, if it was sent `age_ns` ago; one that was not sent is
+    /// marked. Returns whether it was sent for the first time since.
+    pub(crate) fn request(&mut self, now: Time, vid: u64, age_ns: u64) -> bool {
+        match self.at(vid) {
+            State::Unsent => {
+                *self.at_mut(vid) = State::Requested;
+                self.requested = self.requested.max(vid + 1);
+                false
+            }
+            State::Sent(at) | State::Resent(at) | State::Counted(at) if now.since(at) >= age_ns => {
+                self.queue(vid);
+                false
+            }
+            State::Sent(_) => true,
+            _ => false,
+        }
     }
 
     /// Records a result for a vid that `covers` accepts.
@@ -239,7 +267,8 @@ impl Flight {
 
     /// Queues the lowest vid without a result: its answer shows the cause of the silence.
     pub(crate) fn probe(&mut self) -> Option<u64> {
-        let unanswered = self.in_flight() > 0 && self.at(self.base) != State::Unsent;
+        let unanswered =
+            self.in_flight() > 0 && !matches!(self.at(self.base), State::Unsent | State::Requested);
         if unanswered && !self.again.contains(&self.base) {
             self.again.push_front(self.base);
         }
@@ -339,8 +368,8 @@ mod tests {
     fn results_without_the_own_contribution_are_not_sent() {
         let mut flight = sent(1);
         flight.receive(Time(1), 2);
-        assert_eq!(flight.send_next(Time(1), 4), Some(1));
-        assert_eq!(flight.send_next(Time(1), 4), Some(3));
+        assert_eq!(flight.send_next(Time(1), 4), Some((1, false)));
+        assert_eq!(flight.send_next(Time(1), 4), Some((3, false)));
         flight.receive(Time(1), 0);
         flight.receive(Time(1), 1);
         assert_eq!(flight.base(), 3);
@@ -351,7 +380,7 @@ mod tests {
         let first = (1 << 32) - 500;
         let mut flight = Flight::new(4, first);
         for vid in first..first + 1000 {
-            assert_eq!(flight.send_next(Time(0), u64::MAX), Some(vid));
+            assert_eq!(flight.send_next(Time(0), u64::MAX), Some((vid, false)));
             assert_eq!(flight.expand(vid as u32), Some(vid));
             assert!(matches!(flight.receive(Time(1), vid), Receipt::New { .. }));
             assert!(flight.is_received(vid));

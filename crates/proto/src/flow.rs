@@ -71,6 +71,17 @@ impl TreeStats {
     }
 }
 
+/// How a fragment is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// For the first time.
+    First,
+    /// For the first time, and the tree has asked for it: others' contributions wait.
+    Requested,
+    /// Again.
+    Again,
+}
+
 /// Congestion signals of a result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Signals {
@@ -155,12 +166,11 @@ impl TreeFlow {
         v.moment(last_seen);
     }
 
-    /// The next number to send, and whether it was sent before: lost numbers first, then new ones that the window
-    /// allows below `limit`.
-    pub(crate) fn next(&mut self, now: Time, limit: u64) -> Option<(u64, bool)> {
+    /// The next number to send: lost numbers first, then new ones that the window allows below `limit`.
+    pub(crate) fn next(&mut self, now: Time, limit: u64) -> Option<(u64, Sending)> {
         if let Some(number) = self.flight.send_again(now) {
             self.stats.resent += 1;
-            return Some((number, true));
+            return Some((number, Sending::Again));
         }
         let window = self.window();
         if self.flight.in_flight() >= window {
@@ -169,7 +179,7 @@ impl TreeFlow {
         let idle = self.flight.in_flight() == 0;
         // Numbers whose results arrived without the own contribution are skipped, but not beyond the window.
         let limit = limit.min(self.flight.base() + u64::from(window));
-        let number = self.flight.send_next(now, limit)?;
+        let (number, requested) = self.flight.send_next(now, limit)?;
         self.stats.sent += 1;
         if idle {
             self.last_seen = now;
@@ -177,7 +187,7 @@ impl TreeFlow {
         if self.deadline.is_none() {
             self.deadline = Some(now.after(self.rtt.rto_ns(0)));
         }
-        Some((number, false))
+        Some((number, if requested { Sending::Requested } else { Sending::First }))
     }
 
     /// Maximum window that aggregators and the plan allow.
@@ -244,6 +254,23 @@ impl TreeFlow {
         self.flight.set_counted(now, number);
         self.stats.waiting_for = ranks;
         Ok(())
+    }
+
+    /// Handles a request for the own contribution to `number`, which has not arrived where others' wait for it: sends it
+    /// again, or, if it was sent within a round trip, soon asks about the lowest number. Returns whether the request is
+    /// about a number without a result.
+    pub(crate) fn request(&mut self, now: Time, number: u64) -> bool {
+        if !self.flight.covers(number) || self.flight.is_received(number) {
+            return false;
+        }
+        self.last_seen = now;
+        let rtt_ns = self.rtt.measured_ns().unwrap_or(MIN_REORDERING_NS).max(1);
+        if self.flight.request(now, number, rtt_ns) {
+            // On its way, or in a slot that others passed by.
+            let soon = now.after(self.reordering_ns());
+            self.deadline = self.deadline.map(|at| at.min(soon));
+        }
+        true
     }
 
     /// When `handle_timeout` must be called.

@@ -38,7 +38,12 @@ impl RttEstimator {
         }
     }
 
-    /// 0 before the first sample.
+    /// The smoothed round trip, once there is one.
+    pub(crate) fn measured_ns(&self) -> Option<u64> {
+        self.smoothed_ns
+    }
+
+    /// The same, 0 before the first sample.
     pub(crate) fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns.unwrap_or(0)
     }

@@ -156,6 +156,12 @@ fn events() -> Vec<(&'static str, Act)> {
         ("waiting for rack 1, worker 2", {
             send(PARENT, |_| Header { racks: 2, workers: 4, ..down(Kind::Waiting, OWN) })
         }),
+        ("missing of rack 1, worker 2", {
+            let others = |h| Header { slot: SlotIndex(0), others: 1, ..h };
+            send(PARENT, move |_| {
+                others(Header { racks: 2, workers: 4, ..down(Kind::Missing, OWN) })
+            })
+        }),
         ("mismatch", send(PARENT, |_| down(Kind::Mismatch, OWN))),
         ("result from a child", send(10, |_| down(Kind::Result, OWN))),
         ("straggler timer", timer),

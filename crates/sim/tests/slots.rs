@@ -13,7 +13,7 @@ use netsum_sim::faults::Fault;
 use netsum_sim::job::{Bucket, JobSpec, Scheme};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::{Simulation, Switching};
-use netsum_topo::Topology;
+use netsum_topo::{Addressing, Rate, Topology};
 
 const SWITCHING: Switching = Switching { latency_ns: 1_000, ..PLAIN };
 const AIMD: CongestionRule = CongestionRule::Aimd { packet_bytes: 1496 };
@@ -274,4 +274,35 @@ fn slots_tolerate_loss_better_than_pools() {
         let (atp, pool) = (took(slots(128, AIMD), share), took(pool(128), share));
         assert!(atp * 134 / 100 < pool, "loss {share}: {atp} and {pool} ps");
     }
+}
+
+/// Three jobs that start one after the other share slots for half of a window, and a job that is below its guarantee
+/// takes them from the others. What these have in slots then goes to their server, one packet per worker, and much of it
+/// is lost. All are done within a time-out of 10 ms: contributions are asked for that would wait in slots for others
+/// that have passed by, or that are lost.
+#[test]
+fn jobs_that_lose_their_slots_recover_in_round_trips() {
+    let rate = Rate(100_000_000_000);
+    let fabric = netsum_topo::single_switch(15, rate, Addressing::default()).unwrap();
+    let queues = Switching { mark_packets: 85, queue_packets: 250, ..SWITCHING };
+    let mut simulation =
+        Simulation::new(&fabric.topology(), queues, TcpConfig::default(), 1).unwrap();
+    let policy = Policy::Preempt { patience_ns: 1_000_000 };
+    simulation.aggregation().sharing = SlotSharing { slots: 128, policy, ..SlotSharing::default() };
+    let congestion = CongestionRule::Aimd { packet_bytes: 336 };
+    for i in 0..3 {
+        let claim = Claim { guaranteed: 42, ..Claim::default() };
+        let config = SlotConfig { window_max: 256, fragment_bytes: 248, congestion, claim };
+        let scheme = Scheme::Slots { servers: 1, config };
+        let hosts = (4 * i..4 * i + 4).collect();
+        let mut job = job(hosts, vec![12 + i], 4_000_000, 1, scheme);
+        job.start_ps = u64::from(i) * 320 * US;
+        simulation.add_job(job);
+    }
+    assert!(simulation.run(100_000 * MS));
+    assert_eq!(simulation.refused(), []);
+    assert!(simulation.network().balance().dropped.0 > 1_000, "it is about losses");
+    let steps = simulation.take_steps();
+    let took: Vec<u64> = steps.iter().map(|step| step.end_ps - step.start_ps).collect();
+    assert!(took.len() == 3 && took.iter().all(|&ps| ps < 10 * MS), "{took:?} ps");
 }

@@ -258,13 +258,14 @@ fn slots(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
     page.gauges("slot_held", "Slots that a lease holds", each)?;
     let each = snapshot.slots.iter().map(|s| (labels(&s.lease), s.in_kernel.into()));
     page.gauges("slot_in_kernel", "1 if the in-kernel switch serves the lease", each)?;
-    let at_server: [(&str, &str, Figure<ServerSnapshot>); 7] = [
+    let at_server: [(&str, &str, Figure<ServerSnapshot>); 8] = [
         ("server_packets", "Packets that were added", |s| s.counters.packets),
         ("server_contributions", "Fragments of single workers in them", |s| {
             s.counters.contributions
         }),
         ("server_results", "Results", |s| s.counters.results),
         ("server_duplicates", "Packets that had been added", |s| s.counters.duplicates),
+        ("server_requested", "Fragments of which the rest was requested", |s| s.counters.requested),
         ("server_overlaps", "Packets of which a part had been added", |s| s.counters.overlaps),
         ("server_float_requests", "Fragments repeated in float", |s| s.counters.float_requests),
         ("server_rehashes", "Slots exchanged after a collision", |s| s.counters.rehashes),

@@ -45,10 +45,12 @@ pub enum Kind {
     /// Down: the fragment is complete, for those who do not take its result. Acknowledges the contribution and frees
     /// the slot. No payload.
     Done = 7,
+    /// Down: "your contributions to this fragment and others are not here". They are then sent past the slots. No payload.
+    Missing = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 9] = [
         Kind::Contribution,
         Kind::Result,
         Kind::Waiting,
@@ -57,6 +59,7 @@ impl Kind {
         Kind::Fin,
         Kind::Ready,
         Kind::Done,
+        Kind::Missing,
     ];
 
     /// Whether elements follow the header.
@@ -67,6 +70,11 @@ impl Kind {
     /// Whether the packet travels from the server to the workers (the paper's `isAck`).
     pub const fn is_down(self) -> bool {
         !matches!(self, Kind::Contribution | Kind::Fin | Kind::Ready)
+    }
+
+    /// Whether packets of the kind are about several fragments, and name none's slot.
+    const fn has_others(self) -> bool {
+        matches!(self, Kind::Ready | Kind::Missing)
     }
 
     /// Whether packets of the kind go up and can belong to fragments with these parties.
@@ -130,8 +138,8 @@ pub struct Header {
     pub server_fan_in: u8,
     /// Slot for the sum; 0 in packets that have none.
     pub slot: SlotIndex,
-    /// In `Ready`, at the place of the slot: other fragments of which the packet says the same. Bit i is the number
-    /// `sequence` − 1 − i.
+    /// In `Ready` and `Missing`, at the place of the slot: other fragments of which the packet says the same. Bit i is
+    /// the number `sequence` − 1 − i in `Ready`, `sequence` + 1 + i in `Missing`.
     pub others: u32,
     /// Up: workers of the rack whose fragments are included (`bitmap0`), 0 for whole racks. Down: the workers that the
     /// packet is for, 0 for all.
@@ -167,7 +175,7 @@ impl Header {
                 .filter(|parties| kind.fits(*parties) && h[36..38] == [0; 2])
                 .ok_or(DecodeError::Reserved)?,
         };
-        let (slot, ready) = (be32(h, 22), kind == Kind::Ready);
+        let (slot, others) = (be32(h, 22), kind.has_others());
         let header = Header {
             kind,
             level: if h[1] & LEVEL_BIT == 0 { Level::Rack } else { Level::Server },
@@ -181,8 +189,8 @@ impl Header {
             n_elems: be16(h, 18),
             rack_fan_in: h[20],
             server_fan_in: h[21],
-            slot: SlotIndex(if ready { 0 } else { slot }),
-            others: if ready { slot } else { 0 },
+            slot: SlotIndex(if others { 0 } else { slot }),
+            others: if others { slot } else { 0 },
             workers: be32(h, 26),
             racks: be32(h, 30),
             next_slot: SlotIndex(if kind.is_down() { be32(h, 34) } else { 0 }),
@@ -215,7 +223,7 @@ impl Header {
         put16(h, 18, self.n_elems);
         h[20] = self.rack_fan_in;
         h[21] = self.server_fan_in;
-        put32(h, 22, if self.kind == Kind::Ready { self.others } else { self.slot.0 });
+        put32(h, 22, if self.kind.has_others() { self.others } else { self.slot.0 });
         put32(h, 26, self.workers);
         put32(h, 30, self.racks);
         if self.kind.is_down() {
@@ -357,7 +365,7 @@ mod tests {
         };
         assert_eq!(Header::decode(&good[..45]).unwrap_err(), DecodeError::TruncatedHeader);
         assert_eq!(with(0, 0x11), DecodeError::UnknownVersion);
-        assert_eq!(with(1, 0x08), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x09), DecodeError::UnknownKind);
         assert_eq!(with(1, 0x30), DecodeError::UnknownKind);
         assert_eq!(with(2, 0x50), DecodeError::UnknownFormat);
         assert_eq!(with(19, 3), DecodeError::PayloadLength);

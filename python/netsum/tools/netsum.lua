@@ -471,6 +471,7 @@ local ATP = {
   "fin",
   "ready",
   "done",
+  "missing",
 }
 local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin" }
 local DTYPES = {
@@ -971,7 +972,7 @@ local function show_atp(p, t)
   t:add(f.n_elems, r(18, 2))
   t:add(f.rack_fan_in, r(20, 1))
   t:add(f.server_fan_in, r(21, 1))
-  t:add(p.kind == "ready" and f.others or f.slot, r(22, 4))
+  t:add((p.kind == "ready" or p.kind == "missing") and f.others or f.slot, r(22, 4))
   t:add(f.workers, r(26, 4))
   t:add(f.racks, r(30, 4))
   if UP[p.kind] then

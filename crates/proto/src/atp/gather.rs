@@ -31,7 +31,9 @@ pub(crate) struct Entry<B> {
     /// Whether there was one: otherwise the header has the number alone.
     shaped: bool,
     /// Workers whose contributions have arrived, or who have said that they have none, by rack.
-    covered: Vec<u32>,
+    pub(super) covered: Vec<u32>,
+    /// Whether the contributions that are missing were requested since the last one arrived.
+    pub(super) requested: bool,
     pub(crate) overflow: bool,
     pub(crate) ecn: bool,
     /// Whether some contribution reported that the slot held another fragment.
@@ -59,6 +61,7 @@ impl<B: Copy> Entry<B> {
             header: NOTHING,
             shaped: false,
             covered: vec![0; racks],
+            requested: false,
             overflow: false,
             ecn: false,
             collided: false,
@@ -155,6 +158,7 @@ impl<B: Copy> Entry<B> {
         let (rack, workers) = (header.racks.trailing_zeros() as usize, header.workers);
         let known = self.covered[rack] & workers != 0;
         self.covered[rack] |= workers;
+        self.requested = false;
         self.ecn |= header.flags.ecn;
         Some(if known { Merge::Known } else { Merge::New { contributions: 0 } })
     }
@@ -189,6 +193,11 @@ impl<B: Copy> Entry<B> {
     pub(crate) fn is_full(&self, lease: &ServerLease) -> bool {
         let all = lease.racks.iter().map(|r| Header::all(r.len() as u8));
         self.shaped && self.covered.iter().copied().eq(all)
+    }
+
+    /// Whether it is known what the fragment is, but some workers have not taken part.
+    pub(super) fn is_partial(&self) -> bool {
+        self.shaped && !matches!(self.phase, Phase::Done(_))
     }
 
     /// Discards the integers; the entry then waits for floats.
@@ -233,12 +242,14 @@ impl<B: Copy> Entry<B> {
             Phase::Empty | Phase::Done(None) => {}
         }
         self.shaped = false;
+        self.requested = false;
         self.covered.fill(0);
         (self.overflow, self.ecn, self.collided) = (false, false, false);
     }
 
     fn cover(&mut self, lease: &ServerLease, header: &Header) {
         self.shaped = true;
+        self.requested = false;
         for (rack, covered) in self.covered.iter_mut().enumerate() {
             if header.racks >> rack & 1 == 1 {
                 *covered |= lease.workers_of(rack, header);

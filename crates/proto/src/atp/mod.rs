@@ -12,6 +12,7 @@
 
 mod gather;
 mod lease;
+mod missing;
 mod node;
 mod payload;
 mod place;

@@ -26,6 +26,8 @@ pub struct ServerCounters {
     pub answered: u64,
     /// Duplicates that were answered with "waiting for others".
     pub waiting: u64,
+    /// Fragments of which contributions that are missing were requested.
+    pub requested: u64,
     /// Packets of which some contributions had been counted, so that none could be.
     pub overlaps: u64,
     /// Fragments that were requested in float.
@@ -47,6 +49,10 @@ pub(super) struct Tenant<B> {
     pub(super) ring: Vec<Entry<B>>,
     /// Lowest number without a result.
     pub(super) base: u32,
+    /// One past the highest number of which something has arrived.
+    pub(super) highest: u32,
+    /// What was `highest` when a worker last asked about a fragment that lacks others' contributions.
+    pub(super) asked_to: u32,
     pub(super) finished: Vec<u32>,
     pub(super) last_seen: Time,
     pub(super) counters: ServerCounters,

@@ -13,6 +13,7 @@ use super::switch::Transmit;
 use super::table::SlotTable;
 use crate::aggregator::Aggregator;
 use crate::lease::{Granted, LeaseKey, LeaseTable};
+use crate::sequence::{distance, raise_to};
 use crate::values::Values;
 use crate::{DropCounters, DropReason, PortId, Time, epoch};
 
@@ -25,9 +26,9 @@ pub struct Server<V: Values> {
     row_bytes: u16,
     /// Rows that leases can reserve.
     rows: u64,
-    tenants: LeaseTable<Tenant<V::Buffer>>,
+    pub(super) tenants: LeaseTable<Tenant<V::Buffer>>,
     values: V,
-    outbox: VecDeque<Transmit<V::Buffer>>,
+    pub(super) outbox: VecDeque<Transmit<V::Buffer>>,
     drops: DropCounters,
 }
 
@@ -60,6 +61,8 @@ impl<V: Values> Aggregator for Server<V> {
             table: SlotTable::new(lease.job, lease.tree, lease.window, lease.slots),
             ring: std::iter::repeat_n(entry, places).collect(),
             base: first as u32,
+            highest: first as u32,
+            asked_to: first as u32,
             finished: vec![0; lease.racks.len()],
             last_seen: now,
             counters: ServerCounters::default(),
@@ -178,6 +181,7 @@ impl<V: Values> Server<V> {
         self.values.hash(state);
         for (key, tenant) in self.tenants.sorted() {
             (key, &tenant.ring, tenant.base, &tenant.finished, &tenant.table).hash(state);
+            (tenant.highest, tenant.asked_to).hash(state);
         }
     }
 
@@ -265,6 +269,7 @@ impl<V: Values> Server<V> {
         let entry = &mut tenant.ring[index];
         entry.begin(header.sequence, &mut self.values);
         entry.shape(&tenant.lease, header);
+        raise_to(&mut tenant.highest, header.sequence.0.wrapping_add(1));
         if entry.is_of(header) {
             return Ok(index);
         }
@@ -289,7 +294,13 @@ impl<V: Values> Server<V> {
             Merge::New { contributions } => {
                 tenant.counters.packets += 1;
                 tenant.counters.contributions += u64::from(contributions);
-                self.release(key, index)
+                // All workers wait for the lowest fragment, and this one has waited for long.
+                let all_wait = header.flags.resend && header.sequence.0 == tenant.base;
+                self.release(key, index)?;
+                if all_wait {
+                    self.ask(key, header.sequence);
+                }
+                Ok(())
             }
             Merge::Overlap => {
                 tenant.counters.overlaps += 1;
@@ -353,6 +364,9 @@ impl<V: Values> Server<V> {
                 self.outbox.push_back(Transmit { to, header, payload });
             }
         }
+        if distance(header.sequence.0, tenant.asked_to) < 0 {
+            self.request_missing(key, Sequence(header.sequence.0.wrapping_add(1)));
+        }
         Ok(())
     }
 
@@ -393,6 +407,16 @@ impl<V: Values> Server<V> {
         };
         let header = Header { workers: asked.workers, racks: asked.racks, ..header };
         self.outbox.push_back(Transmit { to, header, payload });
+        if header.kind == Kind::Waiting {
+            self.ask(key, asked.sequence);
+        }
+    }
+
+    /// Requests what is missing of a fragment for which a worker waits, and of others that were begun.
+    fn ask(&mut self, key: (JobId, TreeId), about: Sequence) {
+        let tenant = self.tenants.get_mut(key.0, key.1).expect("it was found");
+        raise_to(&mut tenant.asked_to, tenant.highest);
+        self.request_missing(key, about);
     }
 
     /// Sends a notice to all workers.

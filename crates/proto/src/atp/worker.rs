@@ -15,7 +15,7 @@ use rustc_hash::FxHashSet;
 use super::table::SlotTable;
 use super::work::{Accepted, Content, Outgoing, Scaling, WorkerConfig, is_scaled, supports};
 use crate::answers::Answers;
-use crate::flow::{Signals, TreeFlow, TreeStats};
+use crate::flow::{Sending, Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress, TreeProgress};
 use crate::lanes::Lanes;
 use crate::operations::{self, ActiveOperation, Fragments, Submission, elements_per_fragment};
@@ -112,6 +112,7 @@ impl WorkerMachine for Worker {
             Kind::Result => self.take_result(now, ce, header).map(Some),
             Kind::Done => self.take_done(now, ce, header).map(|()| None),
             Kind::Waiting => self.take_waiting(now, header).map(|()| None),
+            Kind::Missing => self.take_missing(now, header).map(|()| None),
             Kind::FloatRequest => self.take_float_request(now, header).map(|()| None),
             Kind::Mismatch => self.take_mismatch(header).map(|()| None),
             Kind::Contribution | Kind::Fin | Kind::Ready => Err(DropReason::WrongDirection),
@@ -342,6 +343,17 @@ impl Worker {
         self.flow(header).wait(now, number, 0)
     }
 
+    /// Handles the server's request for contributions that have not arrived.
+    fn take_missing(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
+        let number = self.number_of(header).ok_or(DropReason::Unexpected)?;
+        let named = (0..u32::BITS).filter(|i| header.others >> i & 1 == 1);
+        let numbers = named.map(|i| number + 1 + u64::from(i));
+        let flow = self.flow(header);
+        let requests =
+            [number].into_iter().chain(numbers).filter(|&n| flow.request(now, n)).count();
+        if requests > 0 { Ok(()) } else { Err(DropReason::Duplicate) }
+    }
+
     /// Handles the server's request to send a fragment again as floats.
     fn take_float_request(&mut self, now: Time, header: &Header) -> Result<(), DropReason> {
         let about = Header { arithmetic: Arithmetic::Saturating, ..*header };
@@ -436,17 +448,17 @@ impl Worker {
         let (lane, per_lane) = (self.operations.of_tree(tree), self.operations.per_lane());
         let end = if tree < per_lane { ready } else { lane.submitted() };
         let limit = operations::tree_end(end, tree % per_lane, per_lane);
-        while let Some((number, resent)) = self.flows[tree].next(now, limit) {
+        while let Some((number, sending)) = self.flows[tree].next(now, limit) {
             let (operation, parties, _) = self
                 .operations
                 .fragment(tree, number)
                 .expect("a number in flight has an operation");
             let id = operation.submission.id;
-            if resent {
+            if sending == Sending::Again {
                 return Some(self.outgoing(tree, number, true));
             }
             if parties.contributes(self.me()) {
-                let outgoing = self.outgoing(tree, number, false);
+                let outgoing = self.outgoing(tree, number, sending == Sending::Requested);
                 // In the order of numbers: a result that overtakes others is taken for their loss.
                 let Some((last, others)) = self.answers[tree].flush(0, true) else {
                     return Some(outgoing);
@@ -492,7 +504,8 @@ impl Worker {
         1 << (self.config.rank.0 % MAX_SCOPED_RANKS)
     }
 
-    fn outgoing(&self, tree: usize, number: u64, resent: bool) -> Outgoing {
+    /// `past_slots`: whether to send the fragment straight to the server, and to release what slots have of it.
+    fn outgoing(&self, tree: usize, number: u64, past_slots: bool) -> Outgoing {
         let (operation, parties, _) =
             self.operations.fragment(tree, number).expect("a number in flight has an operation");
         let fragment = operation.fragment(self.operations.n(tree, number)).0;
@@ -506,7 +519,7 @@ impl Worker {
         };
         let header = Header {
             kind,
-            flags: Flags { resend: resent, ..Flags::default() },
+            flags: Flags { resend: past_slots, ..Flags::default() },
             arithmetic,
             chunk: operation.submission.chunk(fragment),
             n_elems: content.len() as u16,

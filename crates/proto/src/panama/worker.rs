@@ -11,7 +11,7 @@ use netsum_wire::{MAX_SCOPED_RANKS, Parties};
 use super::lease::first_window;
 use crate::answers::Answers;
 use crate::congestion::CongestionRule;
-use crate::flow::{Signals, TreeFlow, TreeStats};
+use crate::flow::{Sending, Signals, TreeFlow, TreeStats};
 use crate::handover::{Finished, Progress, TreeProgress};
 use crate::lanes::Lanes;
 use crate::operations::{ActiveOperation, Submission, elements_per_fragment, tree_end};
@@ -469,7 +469,8 @@ impl Worker {
     fn next_of(&mut self, now: Time, index: usize) -> Option<Outgoing> {
         let trees = self.operations.per_lane();
         let limit = self.operations.of_tree(index).end_of_tree(index % trees, trees);
-        while let Some((vid, resent)) = self.trees[index].next(now, limit) {
+        while let Some((vid, sending)) = self.trees[index].next(now, limit) {
+            let resent = sending == Sending::Again;
             let missed = vid < self.missed_below[index];
             let (operation, parties, _) =
                 self.operations.fragment(index, vid).expect("it is in flight");

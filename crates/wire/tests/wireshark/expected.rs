@@ -142,7 +142,9 @@ fn of_atp(h: &atp::Header) -> Values {
         ("netsum.rack_fan_in", h.rack_fan_in.to_string()),
         ("netsum.server_fan_in", h.server_fan_in.to_string()),
         match h.kind {
-            atp::Kind::Ready => ("netsum.others", format!("0x{:016x}", h.others)),
+            atp::Kind::Ready | atp::Kind::Missing => {
+                ("netsum.others", format!("0x{:016x}", h.others))
+            }
             _ => ("netsum.slot", h.slot.0.to_string()),
         },
         ("netsum.workers", format!("0x{:08x}", h.workers)),

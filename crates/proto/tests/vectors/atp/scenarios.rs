@@ -299,7 +299,14 @@ fn results(record: &mut Record) {
     for (job, level) in [(7, Level::Rack), (8, Level::Server)] {
         let lease = with(level, job, 3, 8);
         record.install(&lease);
-        let kinds = [Kind::Result, Kind::Waiting, Kind::FloatRequest, Kind::Mismatch, Kind::Done];
+        let kinds = [
+            Kind::Result,
+            Kind::Waiting,
+            Kind::FloatRequest,
+            Kind::Mismatch,
+            Kind::Done,
+            Kind::Missing,
+        ];
         let masks = [0, 1, 0b10, 0b100, 0b110, 0b1000, 0x8000_0000, u32::MAX];
         let mut sequence = 0;
         for kind in kinds {
@@ -309,7 +316,8 @@ fn results(record: &mut Record) {
                     record.packet(10, false, &first, &words([5]));
                     let n_elems = u16::from(kind.has_payload());
                     let level = Level::Server;
-                    let header = Header { kind, level, workers, racks, n_elems, ..first };
+                    let slot = if kind == Kind::Missing { SlotIndex(0) } else { first.slot };
+                    let header = Header { kind, level, slot, workers, racks, n_elems, ..first };
                     let payload = random_payload(&mut random, &header);
                     let flags = Flags { ecn: random.below(4) == 0, ..Flags::default() };
                     let ce = random.below(4) == 0;

@@ -64,6 +64,10 @@ fn events(level: Level) -> Vec<Event> {
         from_parent(Kind::Done),
         from_parent(Kind::FloatRequest),
         Event::Packet(PARENT, addressed),
+        Event::Packet(
+            PARENT,
+            Header { kind: Kind::Missing, slot: SlotIndex(0), others: 5, ..addressed },
+        ),
         from_parent(Kind::Mismatch),
         Event::Packet(10, down(Kind::Result, OWN)),
         Event::Packet(PARENT, contribution(level, OWN, 0)),
