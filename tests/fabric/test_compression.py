@@ -96,19 +96,26 @@ def test_switches_add_8_bits(part):
 
 
 @pytest.mark.figures
-def test_slots_add_int8_two_to_a_word():
+@pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
+def test_slots_add_int8_two_to_a_word(in_kernel):
     """atp's slots hold words of 32 bits: float32 and bfloat16 take one each, an int8 of a sum in int16 takes half."""
     variants = [("switches", None), ("switches", "int8:int16"), ("hosts", None), ("hosts", "int8")]
     given = {"NETSUM_LINK_LATENCY_S": "1e-4", "NETSUM_LINK_BYTES_PER_S": str(100_000_000 / 8)}
     given |= {"NETSUM_PROTOCOL": "atp"}
     arguments = json.dumps({"steps": STEPS, "width": 512, "variants": variants})
     slots = Slots(servers=("h0", "h2"), trusted=False)
-    with Network(2, 2, 1, 100_000_000) as network, Fabric(network, slots=slots) as fabric:
-        found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
-        served = [lease["contributions"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
+    with Network(2, 2, 1, 100_000_000) as network:
+        if in_kernel:
+            network.take_from_hooks()
+        with Fabric(network, slots=slots, in_kernel=in_kernel) as fabric:
+            if in_kernel and "built without" in fabric.log("rack0"):
+                pytest.skip("the daemons are built without the in-kernel switch (make setup-xdp)")
+            found = Workers(fabric, network.hosts, "compression_worker.py", arguments, **given).wait()[0]
+            served = [lease["contributions"] for lease in fabric.leases("atp") if lease["at"] in network.racks]
     size = found.pop("gradient_bytes")
     rows = rows_of(found, size)
-    write("slots_int8", {"gradient_bytes": size, "rows": rows, "contributions": served})
+    where = "_in_kernel" if in_kernel else ""
+    write(f"slots_int8{where}", {"gradient_bytes": size, "rows": rows, "contributions": served})
     assert all(row["alike"] for row in found.values()), "ranks have different gradients"
     assert served and all(served), served
     assert rows["switches int8:int16"]["seconds"]["median"] < 0.7 * rows["switches float32"]["seconds"]["median"], rows
