@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-TESTS = ["--test", "aggregation", "--test", "faults", "--test", "repeats", "--test", "slots"]
+TESTS = [word for name in ("aggregation", "faults", "in_network", "repeats", "slots") for word in ("--test", name)]
 PANAMA = "crates/proto/src/panama"
 ATP = "crates/proto/src/atp"
 
@@ -104,6 +104,16 @@ MUTANTS = {
         f"{PANAMA}/worker.rs",
         "end.saturating_sub(tree.flight.next() + 2)",
         "(end + 400).saturating_sub(tree.flight.next())",
+    ),
+    "a shard of a sum goes to another rank": (
+        "crates/proto/src/pattern.rs",
+        "if reduces { Parties::ToOne(rank) } else",
+        "if reduces { Parties::ToOne(rank ^ 1) } else",
+    ),
+    "a server asks nobody for what it lacks": (
+        f"{ATP}/server.rs",
+        "raise_to(&mut tenant.asked_to, tenant.highest);",
+        "let _ = (&mut tenant.asked_to, tenant.highest);",
     ),
     "a slot adds a duplicate": (
         f"{ATP}/place.rs",

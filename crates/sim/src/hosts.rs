@@ -255,15 +255,15 @@ impl<P: Payload> HostSide<'_, P> {
         loop {
             while let Some(done) = self.local.pop_done() {
                 if done.job >= LEASES {
-                    jobs.on_reduced(self.local.net, transport, done.job, done.rank);
+                    jobs.on_reduced(self.local.net, transport, done);
                 } else if jobs.on_done(self.local.net, done.job, done.rank) {
                     self.local.end_job(done.job);
                     ended_jobs.push(done.job);
                     jobs.remove(self.local.net, transport, done.job);
                 }
             }
-            let Some((kind, worker, id, bytes)) = jobs.submissions.pop_front() else { break };
-            self.local.submit(kind, worker, id, bytes);
+            let Some((kind, worker, what)) = jobs.submissions.pop_front() else { break };
+            self.local.submit(kind, worker, what);
         }
         for lease in jobs.ended_leases.drain(..) {
             self.local.end_job(lease);

@@ -395,9 +395,9 @@ impl<P: Payload> Simulation<P> {
         self.hosts.jobs.begin(&mut self.net.regions[0], number, spec, installed);
     }
 
-    /// Installs leases for the groups of a schedule that have allreduces and a host per rank.
+    /// Installs leases for the groups of a schedule that have operations in the network and a host per rank.
     fn install_groups(&mut self, job: u32, spec: &JobSpec, work: &Work) -> Vec<Option<Lease>> {
-        let reduces = work.schedule.groups_with_allreduces();
+        let reduces = work.schedule.groups_in_network(spec.scheme.copies());
         let mut leases = Vec::new();
         for (ranks, reduces) in work.schedule.groups.iter().zip(reduces) {
             let hosts: Vec<u32> = ranks.iter().map(|&rank| spec.placement[rank as usize]).collect();

@@ -165,6 +165,13 @@ fn invalid_values_are_refused_with_line_and_reason() {
         ("steps = 3", "overlap = false", 26, "it is of layers"),
         ("\"panama\"", "\"ring\"\nrings = 65", 16, "scheme.rings: a job has 1 to 64 rings"),
         ("\"panama\"", "\"panama\"\nrings = 2", 16, "have several rings"),
+        ("\"panama\"", "\"ring\"\ncollectives = \"all\"", 16, "needs trees without partial sums"),
+        (
+            "\"panama\"",
+            "\"panama\"\ntrees = 33\ncollectives = \"all\"",
+            16,
+            "scheme.trees: with collectives = \"all\" a job has 1 to 32 trees",
+        ),
         ("steps = 3", "scheme = { kind = \"shares\", rings = 2 }", 26, "have several rings"),
         ("rack0.0>agg0.1", "rack0.0>core0.0", 30, "names of two neighbours"),
         ("duration = \"2ms\"", "duration = \"0ms\"", 2, "nothing happens in no time"),

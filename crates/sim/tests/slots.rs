@@ -20,7 +20,8 @@ const AIMD: CongestionRule = CongestionRule::Aimd { packet_bytes: 1496 };
 
 fn slots(window: u16, congestion: CongestionRule) -> Scheme {
     let claim = Claim::default();
-    let config = SlotConfig { window_max: window, fragment_bytes: 1408, congestion, claim };
+    let config =
+        SlotConfig { window_max: window, fragment_bytes: 1408, congestion, claim, copies: false };
     Scheme::Slots { servers: 1, config }
 }
 
@@ -204,7 +205,13 @@ fn jobs_share_slots_by_every_policy() {
             let claim =
                 Claim { guaranteed: guaranteed[i], priority: priorities[i], ..Claim::default() };
             let congestion = CongestionRule::Fixed(128);
-            let config = SlotConfig { window_max: 128, fragment_bytes: 1408, congestion, claim };
+            let config = SlotConfig {
+                window_max: 128,
+                fragment_bytes: 1408,
+                congestion,
+                claim,
+                copies: false,
+            };
             let scheme = Scheme::Slots { servers: 1, config };
             simulation.add_job(job(placement, vec![8 + i as u32], 2_000_000, 2, scheme));
         }
@@ -292,7 +299,8 @@ fn jobs_that_lose_their_slots_recover_in_round_trips() {
     let congestion = CongestionRule::Aimd { packet_bytes: 336 };
     for i in 0..3 {
         let claim = Claim { guaranteed: 42, ..Claim::default() };
-        let config = SlotConfig { window_max: 256, fragment_bytes: 248, congestion, claim };
+        let config =
+            SlotConfig { window_max: 256, fragment_bytes: 248, congestion, claim, copies: false };
         let scheme = Scheme::Slots { servers: 1, config };
         let hosts = (4 * i..4 * i + 4).collect();
         let mut job = job(hosts, vec![12 + i], 4_000_000, 1, scheme);

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use netsum_proto::Pattern;
 use netsum_proto::handover::resolve;
 use netsum_proto::operations::{Fragments, Submission};
 use netsum_proto::panama::visit_header;
@@ -16,7 +15,7 @@ use netsum_wire::{Epoch, JobId, PacketHeader, TreeId};
 use super::panama::{Panama, UDP_BYTES};
 use super::payload::Payload;
 use super::protocol::{Header, Owned, Protocol};
-use super::{Done, NODE, Violation, WORKER, begin_order};
+use super::{Done, NODE, Operation, Violation, WORKER, begin_order};
 use crate::capture::{Capture, Place, SERVER_PORT, SWITCH_PORT, worker_port};
 use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
@@ -34,6 +33,8 @@ pub(super) struct WorkerState<R: Protocol> {
     pub job: u32,
     pub rank: u32,
     pub ranks: u32,
+    /// The first tree that copies what one rank sends, if there are any.
+    pub copied: Option<u8>,
     pub uplink: u32,
     /// Path to the node above, by tree.
     pub up: Vec<u32>,
@@ -193,7 +194,8 @@ impl<R: Protocol> Machines<R> {
             let uplink = net.uplink(host);
             let machine = machine(rank);
             let timer = Timer::default();
-            let state = WorkerState { machine, job, rank, ranks, uplink, up, timer };
+            let copied = R::copied(&machine);
+            let state = WorkerState { machine, job, rank, ranks, copied, uplink, up, timer };
             self.on_hosts().workers.push(Some(state));
         }
         first
@@ -304,8 +306,16 @@ impl<P: Payload> Residents<Panama<P>> {
             timer.visit(v);
         }
         for (number, state) in workers.iter_mut().enumerate() {
-            let Some(WorkerState { machine, job: _, rank: _, ranks: _, uplink: _, up: _, timer }) =
-                state
+            let Some(WorkerState {
+                machine,
+                job: _,
+                rank: _,
+                ranks: _,
+                copied: _,
+                uplink: _,
+                up: _,
+                timer,
+            }) = state
             else {
                 continue;
             };
@@ -337,19 +347,13 @@ impl<R: Protocol> Residents<R> {
         }
     }
 
-    /// Submits an allreduce of `bytes` at a worker.
-    pub(super) fn submit(&mut self, net: &mut Region, worker: u32, id: u64, bytes: u64) {
+    /// Submits an operation at a worker.
+    pub(super) fn submit(&mut self, net: &mut Region, worker: u32, what: Operation) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
+        let Operation { id, bytes, pattern } = what;
         let (numel, fingerprint) = (bytes.div_ceil(4).max(1), id as u32);
         let (format, fragments) = (R::FORMAT, Fragments::All);
-        state.machine.submit(Submission {
-            id,
-            format,
-            numel,
-            fingerprint,
-            fragments,
-            pattern: Pattern::default(),
-        });
+        state.machine.submit(Submission { id, format, numel, fingerprint, fragments, pattern });
         self.pump_worker(net, worker);
     }
 
@@ -469,6 +473,7 @@ impl<R: Protocol> Residents<R> {
         for (node, state) in self.nodes.iter_mut().enumerate() {
             let Some(NodeState { machine, .. }) = state else { continue };
             machine.revoke(JobId(job), LAST_EPOCH);
+            machine.flushed();
             let (used, _) = R::memory(machine);
             if machine.lease_keys().next().is_none() && used > 0 {
                 let what = format!("node {node} keeps {used} of its memory, but has no job");
@@ -495,19 +500,22 @@ impl<R: Protocol> Residents<R> {
         let Some(state) = &mut self.workers[worker as usize] else { return false };
         let (header, payload) = &self.in_flight[packet.seq as usize];
         let accepted = state.machine.handle(net.now(), packet.ce(), header);
+        // Simulated workers have no buffers in which to keep what others take.
+        while state.machine.poll_settled().is_some() {}
         let Ok(Some(accepted)) = accepted else { return false };
         let (id, Some(elements)) = (accepted.id(), accepted.elements()) else { return false };
         if let Some(contributions) = R::Payload::contributions(payload) {
             let missing = header.missing().count_ones();
+            let is_copy = state.copied.is_some_and(|first| header.tree().0 >= first);
+            let ranks = if is_copy { 1 } else { state.ranks };
             // Bits are ranks modulo 64: they identify ranks only in jobs of at most 64.
-            let right = match state.ranks <= 64 {
-                true => contributions == state.ranks - missing.min(state.ranks),
-                false => contributions == state.ranks || missing > 0 && contributions < state.ranks,
+            let right = match ranks <= 64 {
+                true => contributions == ranks - missing.min(ranks),
+                false => contributions == ranks || missing > 0 && contributions < ranks,
             };
             if !right {
                 let what = format!(
-                    "a result of {} ranks holds {contributions} contributions and lacks {missing}",
-                    state.ranks
+                    "a result of {ranks} ranks holds {contributions} contributions and lacks {missing}"
                 );
                 self.violations.push(Violation { at_ps: net.now_ps(), job: state.job, what });
             }

@@ -11,6 +11,7 @@ mod trees;
 use std::sync::Arc;
 
 use machines::{Parcel, Residents};
+use netsum_proto::Pattern;
 
 use crate::network::{Crossing, Network, NetworkEvent, Region};
 use crate::packet::{self, Packet};
@@ -33,6 +34,24 @@ const REVOKE: u64 = 9 << 56;
 const ORDER: u64 = 10 << 56;
 /// Packet-hops between two audits of a checked run.
 const AUDIT_HOPS: u64 = 20_000;
+
+/// An operation to be done in the network.
+#[derive(Clone, Debug)]
+pub struct Operation {
+    /// Number of the operation, the same at all workers of the job.
+    pub id: u64,
+    /// Size of the whole buffer.
+    pub bytes: u64,
+    /// What is done. Shards are of 4 bytes times their elements.
+    pub pattern: Pattern,
+}
+
+impl Operation {
+    /// An allreduce.
+    pub fn allreduce(id: u64, bytes: u64) -> Operation {
+        Operation { id, bytes, pattern: Pattern::Allreduce }
+    }
+}
 
 /// An operation that is complete at a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,11 +220,11 @@ macro_rules! of {
 
 impl<P: Payload> Local<'_, P> {
     /// Submits an allreduce of `bytes` at a worker.
-    pub(crate) fn submit(&mut self, kind: Kind, worker: u32, id: u64, bytes: u64) {
+    pub(crate) fn submit(&mut self, kind: Kind, worker: u32, what: Operation) {
         match kind {
-            Kind::Trees => self.trees.submit(self.net, worker, id, bytes),
-            Kind::Slots => self.slots.submit(self.net, worker, id, bytes),
-            Kind::Pools => self.pools.submit(self.net, worker, id, bytes),
+            Kind::Trees => self.trees.submit(self.net, worker, what),
+            Kind::Slots => self.slots.submit(self.net, worker, what),
+            Kind::Pools => self.pools.submit(self.net, worker, what),
         }
     }
 

@@ -26,6 +26,8 @@ pub struct TreeConfig {
     pub congestion: CongestionRule,
     /// Share of the children, in thousandths, whose contributions suffice to release a sum.
     pub release_permille: u16,
+    /// Whether each tree has a copy, so that the job does all collectives by trees and not allreduces alone.
+    pub copies: bool,
 }
 
 impl Default for TreeConfig {
@@ -35,6 +37,7 @@ impl Default for TreeConfig {
             fragment_bytes: 1408,
             congestion: CongestionRule::Panama,
             release_permille: 1000,
+            copies: false,
         }
     }
 }
@@ -92,6 +95,11 @@ impl<P: Payload> Protocol for Panama<P> {
         let fragment = first / u64::from(config.fragment_bytes / 4);
         // Counted from the start of the operation, so that rounds begin at the same times in all steps of a training.
         header.tree.0 == 0 && (fragment / u64::from(config.trees)).is_multiple_of(ROUND)
+    }
+
+    fn copied(worker: &Worker) -> Option<u8> {
+        let config = worker.config();
+        config.copies.then_some(config.trees / 2)
     }
 
     fn memory(node: &Switch<P>) -> (u64, u64) {

@@ -45,6 +45,11 @@ pub trait Protocol: Sized {
         false
     }
 
+    /// The first of a worker's trees that copy what one rank sends.
+    fn copied(_: &Self::Worker) -> Option<u8> {
+        None
+    }
+
     /// Bytes that a node uses, and its limit. A lease reserves a pool as a whole.
     fn memory(_: &Self::Node) -> (u64, u64) {
         (0, 0)

@@ -31,6 +31,8 @@ pub struct SlotConfig {
     pub congestion: CongestionRule,
     /// The job's claim on the slots of each switch.
     pub claim: Claim,
+    /// Whether each server has a second tree, for what is copied: as [`super::TreeConfig::copies`].
+    pub copies: bool,
 }
 
 /// How switches share their slots.
@@ -84,6 +86,11 @@ impl<P: Payload> Protocol for Atp<P> {
         let rows = node.values();
         let payload = transmit.payload.map_or_else(P::nothing, |row| P::copy_row(rows, row));
         Some((transmit.to, transmit.header, payload))
+    }
+
+    fn copied(worker: &Worker) -> Option<u8> {
+        let config = worker.config();
+        config.copies.then_some(config.places.len() as u8 / 2)
     }
 
     fn memory(node: &Node<P::Rows>) -> (u64, u64) {

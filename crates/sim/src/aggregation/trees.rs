@@ -25,6 +25,7 @@ impl<P: Payload> Aggregation<P> {
         config: &TreeConfig,
     ) -> Result<u32, String> {
         let first = self.trees.next_worker();
+        let trees = &with_copies(trees, config.copies);
         let config = &self.granted(job, trees, config);
         let memory_bytes = self.memory_bytes;
         let wiring = Wiring { first, job, epoch: Epoch(1), memory_bytes, config };
@@ -39,7 +40,7 @@ impl<P: Payload> Aggregation<P> {
                     rank: Rank(rank),
                     ranks: placement.len() as u32,
                     trees: trees.len() as u8,
-                    copies: false,
+                    copies: config.copies,
                     window_max: config.window_max,
                     fragment_bytes: config.fragment_bytes,
                     congestion: config.congestion,
@@ -61,6 +62,7 @@ impl<P: Payload> Aggregation<P> {
         placement: &[u32],
         config: &TreeConfig,
     ) -> Result<(), String> {
+        let trees = &with_copies(trees, config.copies);
         let config = &self.granted(job, trees, config);
         let machines = &mut self.trees;
         let last = machines.running(first, placement.len()).next();
@@ -116,7 +118,7 @@ impl<P: Payload> Machines<Panama<P>> {
             epoch: wiring.epoch,
             protocol: netsum_topo::Protocol::Panama,
             trees,
-            copies: false,
+            copies: wiring.config.copies,
             window: wiring.config.window_max,
             fragment_bytes: wiring.config.fragment_bytes,
             release_permille: wiring.config.release_permille,
@@ -169,6 +171,11 @@ impl<P: Payload> Machines<Panama<P>> {
             }
         }
     }
+}
+
+/// The trees of a job: what is copied has trees of its own along the same links.
+fn with_copies(trees: &[AggregationTree], copies: bool) -> Vec<AggregationTree> {
+    if copies { [trees, trees].concat() } else { trees.to_vec() }
 }
 
 /// Paths of a job.

@@ -186,6 +186,15 @@ impl Source<'_> {
                     "only \"ring\" and \"ring-no-ecn\", in packets, have several rings",
                 );
             }
+            if scheme.has_copies() && !scheme.can_have_copies() {
+                return fail(
+                    "collectives",
+                    "\"all\" needs trees without partial sums, or servers: \"panama\", \"panama-per-branch\", \"panama-coupled\", \"switchml*\", \"atp\" or \"atp-no-control\"",
+                );
+            }
+            if scheme.has_copies() && scheme.trees > 32 {
+                return fail("trees", "with collectives = \"all\" a job has 1 to 32 trees");
+            }
             if scheme.window == 0 || scheme.window > 16384 {
                 return fail("window", "a window has 1 to 16384 fragments");
             }

@@ -225,7 +225,7 @@ impl Builder<'_> {
             None => ("scheme".to_owned(), &self.config.scheme),
         };
         let roots = self.roots(scheme, &key)?;
-        let scheme = scheme.of_jobs();
+        let scheme = scheme.of_jobs(false);
         let buckets = match layered {
             true => buckets_of_layers(compute_ps, job),
             false => buckets(compute_ps, bytes, job.buckets),
@@ -321,7 +321,7 @@ impl Builder<'_> {
                 steps: mix.steps.unwrap_or(job::ENDLESS),
                 period_ps: (times.period_s * 1e12) as u64,
                 buckets: buckets((times.compute_s * 1e12) as u64, times.bytes, 1),
-                scheme: self.config.scheme.of_jobs(),
+                scheme: self.config.scheme.of_jobs(false),
                 roots: roots.clone(),
                 servers: Vec::new(),
                 work: None,

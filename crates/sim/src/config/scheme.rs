@@ -29,6 +29,10 @@ pub struct Scheme {
     pub fragment_bytes: u16,
     /// Switches by name at which trees are rooted if possible; empty: those with the least load.
     pub roots: Vec<String>,
+    /// For jobs with schedules, what goes through trees or slots: "allreduce", or "all", which is also reduce-scatter,
+    /// all-gather, reduce, broadcast and barrier, of groups with at most 64 ranks. Trees and servers then have copies,
+    /// at most 32; with `panama`, `panama-per-branch`, `panama-coupled`, `switchml*`, `atp` and `atp-no-control`.
+    pub collectives: Collectives,
     /// For `atp`: servers per job; 1 to 32.
     pub servers: u8,
     /// For `atp`: slots guaranteed to the job at each switch.
@@ -46,6 +50,7 @@ impl Default for Scheme {
             window: 512,
             fragment_bytes: 1408,
             roots: Vec::new(),
+            collectives: Collectives::Allreduce,
             servers: 1,
             guaranteed_slots: 0,
             priority: 0,
@@ -108,6 +113,16 @@ pub enum SchemeKind {
     Switchml,
 }
 
+/// What a schedule's groups do in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Collectives {
+    /// Allreduces alone.
+    Allreduce,
+    /// All that switches help with.
+    All,
+}
+
 /// How switches share the slots of `atp`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -155,8 +170,8 @@ impl Slots {
 pub(super) const SLOTS_MAX: u32 = 1 << 20;
 
 impl Scheme {
-    /// The scheme as jobs take it.
-    pub(super) fn of_jobs(&self) -> job::Scheme {
+    /// The scheme as jobs take it; `copies`: with trees or servers for all collectives.
+    pub(super) fn of_jobs(&self, copies: bool) -> job::Scheme {
         let config = |congestion, release_permille| job::Scheme::Trees {
             trees: self.trees,
             config: TreeConfig {
@@ -164,6 +179,7 @@ impl Scheme {
                 fragment_bytes: self.fragment_bytes,
                 congestion,
                 release_permille,
+                copies,
             },
         };
         let rings = self.rings;
@@ -188,9 +204,9 @@ impl Scheme {
             }
             SchemeKind::Atp => {
                 let packet_bytes = wire_bytes(self.fragment_bytes);
-                self.slots(CongestionRule::Aimd { packet_bytes })
+                self.slots(CongestionRule::Aimd { packet_bytes }, copies)
             }
-            SchemeKind::AtpNoControl => self.slots(CongestionRule::Fixed(self.window)),
+            SchemeKind::AtpNoControl => self.slots(CongestionRule::Fixed(self.window), copies),
             SchemeKind::Switchml => job::Scheme::Pool(PoolConfig {
                 slots: self.window,
                 fragment_bytes: self.fragment_bytes,
@@ -199,13 +215,31 @@ impl Scheme {
         }
     }
 
+    /// Whether jobs do all collectives in the network.
+    pub(super) fn has_copies(&self) -> bool {
+        self.collectives == Collectives::All
+    }
+
+    /// Whether the scheme can do all collectives in the network: sums that lack ranks, pools and hosts cannot.
+    pub(super) fn can_have_copies(&self) -> bool {
+        matches!(
+            self.kind,
+            SchemeKind::Panama
+                | SchemeKind::PanamaPerBranch
+                | SchemeKind::PanamaCoupled
+                | SchemeKind::TreesNoControl
+                | SchemeKind::Atp
+                | SchemeKind::AtpNoControl
+        )
+    }
+
     /// Whether the operations of jobs can be fluids: servers and pools add where the slots are, which packets decide.
     pub(super) fn can_flow(&self) -> bool {
         let packets = [SchemeKind::Atp, SchemeKind::AtpNoControl, SchemeKind::Switchml];
         !packets.contains(&self.kind)
     }
 
-    fn slots(&self, congestion: CongestionRule) -> job::Scheme {
+    fn slots(&self, congestion: CongestionRule, copies: bool) -> job::Scheme {
         let claim = Claim {
             guaranteed: self.guaranteed_slots,
             priority: self.priority,
@@ -218,6 +252,7 @@ impl Scheme {
                 fragment_bytes: self.fragment_bytes,
                 congestion,
                 claim,
+                copies,
             },
         }
     }

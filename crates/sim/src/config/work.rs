@@ -349,7 +349,7 @@ impl Builder<'_> {
             steps: job.steps,
             period_ps: 0,
             buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
-            scheme: scheme.of_jobs(),
+            scheme: scheme.of_jobs(scheme.has_copies()),
             roots,
             servers: job.servers.clone(),
             work: Some(work),

@@ -16,7 +16,9 @@ use player::{Player, Wire};
 use rustc_hash::FxHashMap;
 pub use steps::{HostAlgorithm, Step, step_of, steps_of};
 
-use crate::aggregation::{Kind, Local, Payload, PoolConfig, SlotConfig, TreeConfig, begin_order};
+use crate::aggregation::{
+    Done, Kind, Local, Operation, Payload, PoolConfig, SlotConfig, TreeConfig, begin_order,
+};
 use crate::network::Region;
 use crate::transport::Transport;
 use crate::visit::{Progress, View, Visitor};
@@ -61,6 +63,17 @@ pub enum Scheme {
     },
 }
 
+impl Scheme {
+    /// Whether trees or servers have copies, for all collectives of a schedule.
+    pub fn copies(&self) -> bool {
+        match self {
+            Scheme::Trees { config, .. } => config.copies,
+            Scheme::Slots { config, .. } => config.copies,
+            Scheme::Pool(_) | Scheme::Hosts { .. } => false,
+        }
+    }
+}
+
 /// A part of the gradients that is reduced by one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
@@ -91,7 +104,7 @@ pub struct JobSpec {
     /// Hosts of `atp`'s servers; empty: hosts of the job, far from each other.
     pub servers: Vec<u32>,
     /// What a step is in place of the buckets, of which there is then an empty one; ranks may then share hosts. Only
-    /// allreduces of groups with a host per rank are in switches.
+    /// operations of groups with a host per rank are in switches, and only allreduces unless the scheme has copies.
     pub work: Option<Work>,
 }
 
@@ -201,8 +214,8 @@ pub(crate) struct Jobs {
     leases: BTreeMap<u32, (u32, u32, Lease)>,
     /// Leases of completed jobs.
     pub ended_leases: Vec<u32>,
-    /// Allreduces of groups: protocol, worker, operation, bytes.
-    pub submissions: VecDeque<(Kind, u32, u64, u64)>,
+    /// Operations of groups: protocol, worker, operation.
+    pub submissions: VecDeque<(Kind, u32, Operation)>,
     /// Schedules that are not complete.
     pub schedules: u32,
 }
@@ -231,7 +244,7 @@ impl Jobs {
                 };
                 let kind = leases.iter().flatten().map(|lease| lease.kind).next();
                 let first = |lease: &Option<Lease>| lease.as_ref().map(|l| l.first_worker);
-                let workers = leases.iter().map(first).collect();
+                let workers = (leases.iter().map(first).collect(), spec.scheme.copies());
                 let held = (0..).zip(leases).filter_map(|(group, lease)| Some((group, lease?)));
                 let held = held.map(|(group, lease)| (lease.number, (number, group, lease)));
                 self.leases.extend(held);
@@ -440,7 +453,8 @@ impl Jobs {
                     begin_order(local.net, job.spec.placement[0]);
                     self.moment = Some(View::Step);
                 }
-                local.submit(*kind, *first_worker + rank, id, bucket.bytes);
+                let what = Operation::allreduce(id, bucket.bytes);
+                local.submit(*kind, *first_worker + rank, what);
             }
             Reducer::Hosts(reducer) => {
                 if rank == 0 && submitted == 0 {
@@ -475,16 +489,12 @@ impl Jobs {
         self.play(net, transport, number, |player, wire| player.on_acknowledged(wire, stream));
     }
 
-    /// Handles an allreduce of a group that is complete at a worker in the network.
-    pub(crate) fn on_reduced(
-        &mut self,
-        net: &mut Region,
-        transport: &mut Transport,
-        lease: u32,
-        index: u32,
-    ) {
-        let Some(&(number, group, _)) = self.leases.get(&lease) else { return };
-        self.play(net, transport, number, |player, wire| player.on_reduced(wire, group, index));
+    /// Handles an operation of a group that is complete at a worker in the network.
+    pub(crate) fn on_reduced(&mut self, net: &mut Region, transport: &mut Transport, done: Done) {
+        let Some(&(number, group, _)) = self.leases.get(&done.job) else { return };
+        self.play(net, transport, number, |player, wire| {
+            player.on_reduced(wire, group, done.rank, done.id);
+        });
     }
 
     /// Lets something happen to a job's schedule.
@@ -594,9 +604,8 @@ impl Jobs {
                 }
                 let kind = *kind;
                 let submissions = player.submissions.drain(..);
-                self.submissions.extend(
-                    submissions.filter_map(|each| Some((kind?, each.worker, each.id, each.bytes))),
-                );
+                self.submissions
+                    .extend(submissions.filter_map(|(worker, what)| Some((kind?, worker, what))));
                 std::mem::take(&mut player.done)
             }
             Reducer::Network { .. } => return,

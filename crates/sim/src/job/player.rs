@@ -4,10 +4,12 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use netsum_proto::Pattern;
+use netsum_wire::{MAX_SCOPED_RANKS, Rank as GroupRank};
 use rustc_hash::FxHashMap;
 
-use super::steps::{HostAlgorithm, step_of, steps_of};
-use crate::aggregation::begin_order;
+use super::steps::{HostAlgorithm, share, step_of, steps_of};
+use crate::aggregation::{Operation, begin_order};
 use crate::network::Region;
 use crate::schedule::{Collective, Op, Schedule};
 use crate::transport::{Owner, Transport};
@@ -54,8 +56,10 @@ pub(crate) struct Player {
     placement: Vec<u32>,
     /// Operations of each group in one run of the schedule.
     operations: Vec<u32>,
-    /// By group: the number of the first worker, if the group's allreduces are in the network.
+    /// By group: the number of the first worker, if the group's operations are in the network.
     workers: Vec<Option<u32>>,
+    /// Whether these are all that switches help with, and not allreduces alone.
+    all_collectives: bool,
     streams: Vec<Stream>,
     /// By sender, receiver and channel.
     stream_of: FxHashMap<(u32, u32, u32), u32>,
@@ -66,16 +70,8 @@ pub(crate) struct Player {
     pub done: Vec<(u32, u64)>,
     /// Runs in which a rank has begun to communicate since this was last asked.
     pub begun: Vec<u64>,
-    /// Allreduces for workers in the network.
-    pub submissions: Vec<Submission>,
-}
-
-/// An allreduce that a worker in the network has to do.
-#[derive(Clone, Copy)]
-pub(crate) struct Submission {
-    pub worker: u32,
-    pub id: u64,
-    pub bytes: u64,
+    /// Operations for workers in the network, by number.
+    pub submissions: Vec<(u32, Operation)>,
 }
 
 /// Messages from one rank to another, in order.
@@ -131,10 +127,12 @@ struct Unit {
 struct Member {
     /// Index of the rank in the group.
     index: u32,
-    /// The operation that runs or comes next, counted since the start of the job.
+    /// The operation that runs between hosts or comes next, counted since the start of the job.
     next: u64,
     /// Its node, if it runs.
     running: Option<u32>,
+    /// Operations before it that run in the network, which does not wait for one to end before it begins the next.
+    in_network: BTreeMap<u64, u32>,
     step: u32,
     /// Whether this step's messages were sent.
     sent: bool,
@@ -156,7 +154,7 @@ impl Player {
         (algorithm, ecn): (HostAlgorithm, bool),
         job: u32,
         placement: &[u32],
-        workers: Vec<Option<u32>>,
+        (workers, all_collectives): (Vec<Option<u32>>, bool),
     ) -> Player {
         let schedule = &work.schedule;
         let rank = |number: u32| {
@@ -178,6 +176,7 @@ impl Player {
             ecn,
             placement: placement.to_vec(),
             workers,
+            all_collectives,
             streams: Vec::new(),
             stream_of: FxHashMap::default(),
             ready: VecDeque::new(),
@@ -250,12 +249,12 @@ impl Player {
         self.advance(wire);
     }
 
-    /// Handles an allreduce that is complete at a worker in the network.
-    pub(crate) fn on_reduced(&mut self, wire: &mut Wire, group: u32, index: u32) {
+    /// Handles an operation that is complete at a worker in the network.
+    pub(crate) fn on_reduced(&mut self, wire: &mut Wire, group: u32, index: u32, operation: u64) {
         let rank = self.work.schedule.groups[group as usize][index as usize];
         let at = self.member_at(rank, group);
-        self.end_operation(rank, at);
-        self.advance_group(wire, rank, at);
+        let node = self.ranks[rank as usize].groups[at].in_network.remove(&operation);
+        self.end(rank, node.expect("an operation that ends has run"));
         self.advance(wire);
     }
 
@@ -275,7 +274,9 @@ impl Player {
         }
         let waiting = |(rank, state): (usize, &Rank)| {
             let receiving = state.receivers.values().flatten().copied();
-            let running = state.groups.iter().filter_map(|member| member.running);
+            let running = state.groups.iter().flat_map(|member| {
+                member.running.into_iter().chain(member.in_network.values().copied())
+            });
             let node = receiving.chain(running).min()?;
             Some(self.work.schedule.place(rank as u32, node))
         };
@@ -458,12 +459,12 @@ impl Player {
             let member = &mut self.ranks[rank as usize].groups[at];
             let Some(node) = member.running else {
                 let Some(node) = member.could.remove(&member.next) else { return };
-                member.running = Some(node);
                 self.communicate(rank);
                 self.release(rank, node, true);
                 if self.submit(rank, at, node) {
-                    return;
+                    continue;
                 }
+                self.ranks[rank as usize].groups[at].running = Some(node);
                 if rank == 0 {
                     begin_order(wire.net, self.placement[0]);
                 }
@@ -473,9 +474,6 @@ impl Player {
             let Op::Collective { kind, group, bytes, .. } = op else {
                 unreachable!("a member runs collectives")
             };
-            if kind == Collective::Allreduce && self.workers[group as usize].is_some() {
-                return;
-            }
             let members = self.work.schedule.groups[group as usize].len() as u32;
             let (index, step, operation) = (member.index, member.step, member.next);
             if step == steps_of(kind, self.algorithm, members, bytes) {
@@ -504,15 +502,41 @@ impl Player {
         }
     }
 
-    /// Hands an allreduce over to a worker in the network; false if the hosts have to do it.
+    /// Hands an operation over to a worker in the network; false if the hosts have to do it.
     fn submit(&mut self, rank: u32, at: usize, node: u32) -> bool {
         let op = self.work.schedule.ranks[rank as usize].nodes[node as usize].op;
-        let Op::Collective { kind: Collective::Allreduce, group, bytes, .. } = op else {
-            return false;
-        };
-        let Some(first_worker) = self.workers[group as usize] else { return false };
-        let Member { index, next: id, .. } = self.ranks[rank as usize].groups[at];
-        self.submissions.push(Submission { worker: first_worker + index, id, bytes });
+        let Op::Collective { kind, group, bytes, .. } = op else { return false };
+        let Some(first_worker) = self.first_worker(kind, group) else { return false };
+        let ranks = self.work.schedule.groups[group as usize].len() as u32;
+        let pattern = pattern_of(kind, ranks, bytes).expect("switches help with it");
+        let member = &mut self.ranks[rank as usize].groups[at];
+        let (index, id) = (member.index, member.next);
+        member.in_network.insert(id, node);
+        member.next += 1;
+        self.submissions.push((first_worker + index, Operation { id, bytes, pattern }));
         true
     }
+
+    /// The first of a group's workers in the network, if they do operations of a kind.
+    fn first_worker(&self, kind: Collective, group: u32) -> Option<u32> {
+        let ranks = self.work.schedule.groups[group as usize].len() as u32;
+        let scoped = self.all_collectives && ranks <= MAX_SCOPED_RANKS && kind.can_be_in_network();
+        self.workers[group as usize].filter(|_| kind == Collective::Allreduce || scoped)
+    }
+}
+
+/// An operation of `ranks` ranks as switches do it.
+fn pattern_of(kind: Collective, ranks: u32, bytes: u64) -> Option<Pattern> {
+    let shards = || (0..ranks).map(|rank| share(rank, ranks, bytes) / 4).collect();
+    Some(match kind {
+        Collective::Allreduce => Pattern::Allreduce,
+        Collective::ReduceScatter => Pattern::ReduceScatter(shards()),
+        Collective::AllGather => Pattern::Allgather(shards()),
+        Collective::Reduce { root } => Pattern::Reduce(GroupRank(root)),
+        Collective::Broadcast { root } => Pattern::Broadcast(GroupRank(root)),
+        Collective::Barrier => Pattern::Barrier,
+        Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. } => {
+            return None;
+        }
+    })
 }

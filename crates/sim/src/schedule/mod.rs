@@ -53,6 +53,16 @@ pub enum Collective {
     Barrier,
 }
 
+impl Collective {
+    /// Whether switches can help: they add for some ranks, or copy what one rank sends to all.
+    pub const fn can_be_in_network(self) -> bool {
+        !matches!(
+            self,
+            Collective::AllToAll | Collective::Gather { .. } | Collective::Scatter { .. }
+        )
+    }
+}
+
 /// What a node does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -163,12 +173,13 @@ impl Schedule {
         counts
     }
 
-    /// Whether each group has allreduces.
-    pub fn groups_with_allreduces(&self) -> Vec<bool> {
+    /// Whether each group has operations in the network: allreduces, or with `all` any that switches help with.
+    pub fn groups_in_network(&self, all: bool) -> Vec<bool> {
         let mut found = vec![false; self.groups.len()];
         for node in self.ranks.iter().flat_map(|rank| &rank.nodes) {
-            if let Op::Collective { kind: Collective::Allreduce, group, .. } = node.op {
-                found[group as usize] = true;
+            if let Op::Collective { kind, group, .. } = node.op {
+                found[group as usize] |=
+                    kind == Collective::Allreduce || all && kind.can_be_in_network();
             }
         }
         found

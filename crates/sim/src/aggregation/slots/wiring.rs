@@ -43,7 +43,7 @@ impl<P: Payload> Aggregation<P> {
                     epoch: Epoch(1),
                     rank: Rank(rank),
                     ranks,
-                    copies: false,
+                    copies: config.copies,
                     places: places[rank as usize].clone(),
                     window_max: config.window_max,
                     fragment_bytes: config.fragment_bytes,
@@ -137,7 +137,9 @@ impl<P: Payload> Machines<Atp<P>> {
         let mut worker_paths =
             WorkerPaths { up: vec![Vec::new(); ranks], places: vec![Vec::new(); ranks] };
         let (mut trees, mut ports) = (Vec::new(), Ports::default());
-        for (tree, &server) in (0..).zip(hosts.servers) {
+        let halves = if wiring.config.copies { 2 } else { 1 };
+        let servers = std::iter::repeat_n(hosts.servers, halves).flatten();
+        for (tree, &server) in (0..).zip(servers) {
             let paths = &mut (&mut ports, &mut worker_paths.up);
             let tree = self.tree(net, wiring, hosts.placement, TreeId(tree), server, paths)?;
             let racks = Racks::of(&tree).map_err(|error| error.to_string())?;
@@ -151,7 +153,7 @@ impl<P: Payload> Machines<Atp<P>> {
             epoch: wiring.epoch,
             protocol: netsum_topo::Protocol::Atp,
             trees: &trees,
-            copies: false,
+            copies: wiring.config.copies,
             window: wiring.config.window_max,
             fragment_bytes: wiring.config.fragment_bytes,
             release_permille: 1000,
