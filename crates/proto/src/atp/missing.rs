@@ -7,6 +7,7 @@ use netsum_wire::atp::{Header, Kind};
 use netsum_wire::{JobId, Sequence, TreeId};
 
 use super::gather::{Entry, Phase};
+use super::lease::ServerLease;
 use super::served::{Tenant, down};
 use super::server::Server;
 use super::switch::Transmit;
@@ -31,15 +32,15 @@ impl<V: Values> Server<V> {
         };
         for (i, number) in numbers(first).enumerate() {
             let index = tenant.index(number);
-            let entry = &mut tenant.ring[index];
-            if i > 0 {
-                let same = header.kind == Kind::Missing
+            let entry = &tenant.ring[index];
+            let lacks_the_same = || {
+                let here = entry.missing(&tenant.lease);
+                header.kind == Kind::Missing
                     && !matches!(entry.phase, Phase::Floats(_))
-                    && entry
-                        .missing(&tenant.lease)
-                        .zip(&missing)
-                        .all(|(here, all)| all & !here == 0);
-                if !same || !tenant.lacks_some(number) {
+                    && here.zip(&missing).all(|(here, asked)| asked & !here == 0)
+            };
+            if i > 0 {
+                if !tenant.lacks_some(number) || !lacks_the_same() {
                     continue;
                 }
                 header.others |= 1 << (i - 1);
@@ -72,7 +73,7 @@ impl<B: Copy> Tenant<B> {
 
 impl<B: Copy> Entry<B> {
     /// By rack, the workers whose contributions have not arrived.
-    fn missing(&self, lease: &super::lease::ServerLease) -> impl Iterator<Item = u32> {
+    fn missing(&self, lease: &ServerLease) -> impl Iterator<Item = u32> {
         let all = lease.racks.iter().map(|ranks| Header::all(ranks.len() as u8));
         all.zip(&self.covered).map(|(all, covered)| all & !covered)
     }
