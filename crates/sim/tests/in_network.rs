@@ -11,7 +11,7 @@ use netsum_proto::atp::Claim;
 use netsum_proto::panama::Slab;
 use netsum_sim::aggregation::{SlotConfig, TreeConfig, value};
 use netsum_sim::faults::Fault;
-use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, LocalLinks, Scheme, Work};
+use netsum_sim::job::{HostAlgorithm, Scheme};
 use netsum_sim::schedule::parallel::{Parallel, Sharding};
 use netsum_sim::schedule::{Builder, Collective, Names, Op, Schedule};
 use netsum_sim::tcp::TcpConfig;
@@ -52,21 +52,6 @@ fn slots() -> Scheme {
 fn leaf_spine() -> Topology {
     let fabric = netsum_topo::leaf_spine(3, 3, 2, TEN_GBIT, TEN_GBIT, Default::default());
     fabric.unwrap().topology()
-}
-
-fn job(schedule: Schedule, placement: Vec<u32>, steps: u32, scheme: Scheme) -> JobSpec {
-    let local = LocalLinks { rate_bps: 1_000_000_000_000, latency_ps: US };
-    JobSpec {
-        start_ps: 0,
-        placement,
-        steps,
-        period_ps: 0,
-        buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
-        scheme,
-        roots: vec![],
-        servers: vec![],
-        work: Some(Work { schedule: Arc::new(schedule), eager_bytes: 65_536, local }),
-    }
 }
 
 /// One operation of each kind, all of which begin at once.
@@ -152,7 +137,7 @@ fn all_collectives_are_exact_with_and_without_loss() {
         for link in (0..simulation.network().link_count()).filter(|_| loss > 0.0) {
             simulation.add_fault(0, Fault::Loss { link, share: loss, over: false });
         }
-        simulation.add_job(job(all_kinds(), placement(), STEPS, scheme));
+        simulation.add_job(scheduled(all_kinds(), placement(), STEPS, scheme));
         assert!(simulation.run(100_000 * MS), "{:?}", simulation.refused());
         assert_eq!(simulation.refused(), []);
         assert_eq!(simulation.aggregation().violations(), []);
@@ -183,7 +168,7 @@ fn all_collectives_survive_the_death_of_a_switch() {
             simulation.add_fault(2 * MS, Fault::Converge);
             simulation.add_fault(3 * MS, Fault::Switch { node, alive: true });
             simulation.add_fault(4 * MS, Fault::Converge);
-            simulation.add_job(job(all_kinds(), placement(), STEPS, scheme));
+            simulation.add_job(scheduled(all_kinds(), placement(), STEPS, scheme));
             assert!(simulation.run(100_000 * MS), "{switch}: {:?}", simulation.refused());
             assert_eq!(simulation.aggregation().violations(), [], "{switch}");
             let steps = simulation.take_steps();
@@ -223,7 +208,7 @@ fn sharded_training_takes_the_time_of_two_gathers() {
         let mut simulation = Simulation::new(&topology, marks, TcpConfig::default(), 1).unwrap();
         simulation.check();
         let placement = (0..ranks).collect();
-        simulation.add_job(job(training.schedule("test").unwrap(), placement, 1, scheme));
+        simulation.add_job(scheduled(training.schedule("test").unwrap(), placement, 1, scheme));
         assert!(simulation.run(100_000 * MS));
         assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
         let net = simulation.network();

@@ -3,12 +3,11 @@
 mod common;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use common::*;
 use netsum_sim::aggregation::TreeConfig;
 use netsum_sim::config::parse;
-use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, LocalLinks, Scheme, StepRecord, Work};
+use netsum_sim::job::{Bucket, HostAlgorithm, JobSpec, Scheme, StepRecord};
 use netsum_sim::schedule::{Builder, Collective, Names, Op, Schedule, chakra, goal};
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::{Simulation, Switching};
@@ -23,24 +22,6 @@ const RING: Scheme = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, 
 const FULL_PS: u64 = 1502 * 800;
 /// A message of one full segment over two links.
 const ONE_WAY_PS: u64 = 2 * (FULL_PS + US);
-
-fn spec(schedule: Schedule, placement: Vec<u32>, steps: u32, scheme: Scheme) -> JobSpec {
-    JobSpec {
-        start_ps: 0,
-        placement,
-        steps,
-        period_ps: 0,
-        buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
-        scheme,
-        roots: vec![],
-        servers: vec![],
-        work: Some(Work {
-            schedule: Arc::new(schedule),
-            eager_bytes: 64 << 10,
-            local: LocalLinks { rate_bps: 1_000_000_000_000, latency_ps: 3 * US },
-        }),
-    }
-}
 
 fn steps(topology: &Topology, spec: JobSpec) -> Vec<StepRecord> {
     let mut simulation = Simulation::new(topology, SWITCHING, TCP(), 1).unwrap();
@@ -57,7 +38,8 @@ fn steps(topology: &Topology, spec: JobSpec) -> Vec<StepRecord> {
 fn end_of(text: &str) -> u64 {
     let schedule = goal::parse(text, "a.goal").unwrap_or_else(|error| panic!("{error}"));
     let ranks = schedule.ranks.len() as u32;
-    steps(&single_switch(ranks.max(2)), spec(schedule, (0..ranks).collect(), 1, RING))[0].end_ps
+    steps(&single_switch(ranks.max(2)), scheduled(schedule, (0..ranks).collect(), 1, RING))[0]
+        .end_ps
 }
 
 #[test]
@@ -170,7 +152,7 @@ fn collectives_take_their_steps() {
         ];
         for (kind, expected) in cases {
             let schedule = collective(kind, n as u32, bytes, 7 * US);
-            let spec = spec(schedule, (0..n as u32).collect(), 2, RING);
+            let spec = scheduled(schedule, (0..n as u32).collect(), 2, RING);
             let records = steps(&single_switch(n as u32), spec);
             assert_eq!(records[0].start_ps, 0);
             assert_eq!(records[0].reduce_start_ps, 7 * US, "{kind:?} of {n}");
@@ -181,13 +163,13 @@ fn collectives_take_their_steps() {
         let (piece, hop) = (45 * FULL_PS, FULL_PS + 2 * US);
         for kind in [Collective::Broadcast { root: 1 }, Collective::Reduce { root: 1 }] {
             let schedule = collective(kind, n as u32, 10 * 45 * 1448, 0);
-            let spec = spec(schedule, (0..n as u32).collect(), 1, RING);
+            let spec = scheduled(schedule, (0..n as u32).collect(), 1, RING);
             let end_ps = steps(&single_switch(n as u32), spec)[0].end_ps;
             assert_eq!(end_ps, 10 * piece + hop + (n - 2) * (piece + hop), "{kind:?} of {n}");
         }
         // Everyone sends to everyone: no link carries more than N−1 shares, nor less.
         let schedule = collective(Collective::AllToAll, n as u32, bytes, 0);
-        let spec = spec(schedule, (0..n as u32).collect(), 1, RING);
+        let spec = scheduled(schedule, (0..n as u32).collect(), 1, RING);
         let end_ps = steps(&single_switch(n as u32), spec)[0].end_ps;
         let least = (n - 1) * segments * FULL_PS + FULL_PS + 2 * US;
         assert!(end_ps >= least && end_ps <= 2 * least, "{end_ps} against {least}");
@@ -204,7 +186,7 @@ fn an_allreduce_is_that_of_a_job() {
     for scheme in hosts.map(of).into_iter().chain([RING, tree]) {
         let placement: Vec<u32> = vec![0, 5, 2, 9, 14, 7];
         let schedule = collective(Collective::Allreduce, 6, 3_000_000, 40 * US);
-        let replayed = spec(schedule, placement, 3, scheme);
+        let replayed = scheduled(schedule, placement, 3, scheme);
         let bucket = Bucket { ready_ps: 40 * US, bytes: 3_000_000 };
         let direct = JobSpec { buckets: vec![bucket], work: None, ..replayed.clone() };
         let topology = fat_tree(4);
@@ -231,8 +213,8 @@ fn groups_have_trees_of_their_own() {
     let schedule = builder.build().unwrap();
     let tree = Scheme::Trees { trees: 1, config: TreeConfig::default() };
     let placement: Vec<u32> = (0..8).map(|rank| rank / 2).collect();
-    let ring = steps(&single_switch(4), spec(schedule.clone(), placement.clone(), 2, RING));
-    let trees = steps(&single_switch(4), spec(schedule, placement, 2, tree));
+    let ring = steps(&single_switch(4), scheduled(schedule.clone(), placement.clone(), 2, RING));
+    let trees = steps(&single_switch(4), scheduled(schedule, placement, 2, tree));
     // Both groups go over the same links: 2 MB up and down by trees, 2·3/4 of that and no overlap between steps by
     // rings.
     let wire_ps = 2 * 1_000_000u64.div_ceil(1408) * 1476 * 800;
@@ -249,7 +231,7 @@ fn ranks_of_a_host_use_its_links() {
         rank 0 {\nsend 1000000b to 1\nsend 1000000b to 2\n}\n\
         rank 1 { recv 1000000b from 0 }\nrank 2 { recv 1000000b from 0 }\n";
     let schedule = goal::parse(text, "a.goal").unwrap();
-    let spec = spec(schedule, vec![1, 1, 1], 1, RING);
+    let spec = scheduled(schedule, vec![1, 1, 1], 1, RING);
     let records = steps(&single_switch(2), spec);
     assert_eq!(records[0].end_ps, 2 * 8_000_000 + 3 * US);
 }
@@ -338,7 +320,7 @@ proptest! {
     fn a_schedule_takes_its_longest_path(random in random()) {
         let schedule = schedule_of(&random);
         let placement = vec![0; random.ranks as usize];
-        let records = steps(&single_switch(2), spec(schedule, placement, 2, RING));
+        let records = steps(&single_switch(2), scheduled(schedule, placement, 2, RING));
         let expected = longest_path(&random, 3 * US);
         prop_assert_eq!(records[0].end_ps, expected);
         prop_assert!(records[1].end_ps <= 2 * expected);
@@ -547,7 +529,7 @@ fn read_chakra(files: &[Vec<u8>]) -> Result<Schedule, String> {
 fn a_chakra_trace_runs() {
     let schedule = read_chakra(&two_ranks()).unwrap();
     assert_eq!(schedule.groups, [[0, 1]]);
-    let records = steps(&single_switch(2), spec(schedule, vec![0, 1], 1, RING));
+    let records = steps(&single_switch(2), scheduled(schedule, vec![0, 1], 1, RING));
     assert_eq!(records[0].end_ps, 10 * US + 2 * ONE_WAY_PS);
 }
 

@@ -6,9 +6,12 @@ pub mod bottleneck;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 
 use netsum_sim::config::{Built, Config, parse};
+use netsum_sim::job::{Bucket, JobSpec, LocalLinks, Scheme, Work};
 use netsum_sim::network::Network;
+use netsum_sim::schedule::Schedule;
 use netsum_sim::simulation::FlowRecord;
 use netsum_sim::tcp::TcpConfig;
 use netsum_sim::workload::FlowSpec;
@@ -67,6 +70,25 @@ pub fn run(
 
 pub fn flow(start_ps: u64, src: u32, dst: u32, bytes: u64) -> FlowSpec {
     FlowSpec { start_ps, src, dst, bytes }
+}
+
+/// A job whose steps are a schedule; ranks of one host send at 1 Tbit/s, and a message takes 3 µs in addition.
+pub fn scheduled(schedule: Schedule, placement: Vec<u32>, steps: u32, scheme: Scheme) -> JobSpec {
+    JobSpec {
+        start_ps: 0,
+        placement,
+        steps,
+        period_ps: 0,
+        buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
+        scheme,
+        roots: vec![],
+        servers: vec![],
+        work: Some(Work {
+            schedule: Arc::new(schedule),
+            eager_bytes: 64 << 10,
+            local: LocalLinks { rate_bps: 1_000_000_000_000, latency_ps: 3 * US },
+        }),
+    }
 }
 
 /// The link between two nodes, by their names.
