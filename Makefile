@@ -79,7 +79,7 @@ test-python:
 	NETSUM_SOAK_SEED=$(SEED) $(BIN)/pytest python/tests --ignore python/tests/torch -n $(JOBS) --dist worksteal
 	$(BIN)/pytest python/tests/torch -n $(JOBS) --dist worksteal
 
-model: ## every order of events of 3 workers and 2 fragments with any 2 faults: 99 million states in all; ten minutes of two free cores, 0.6 GB
+model: ## every order of events of 3 workers and 2 fragments with any 2 faults: more than 99 million states; a quarter of an hour and more of two free cores, 0.6 GB
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-proto --test atp_model -- --nocapture
 	NETSUM_MODEL_FAULTS=2 cargo test --release --quiet -p netsum-lease --test rekey_model -- --nocapture
 
