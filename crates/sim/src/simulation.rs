@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use netsum_plan::{Request, aggregation_trees};
 use netsum_topo::{AggregationTree, EdgeId, NodeId, Topology};
+use netsum_wire::MAX_SCOPED_RANKS;
 
 pub use crate::aggregation::MEMORY_BYTES;
 use crate::aggregation::{Aggregation, Counts, Kind as Protocol, Payload, Places};
@@ -397,9 +398,11 @@ impl<P: Payload> Simulation<P> {
 
     /// Installs leases for the groups of a schedule that have operations in the network and a host per rank.
     fn install_groups(&mut self, job: u32, spec: &JobSpec, work: &Work) -> Vec<Option<Lease>> {
-        let reduces = work.schedule.groups_in_network(spec.scheme.copies());
+        let [allreduces, any] = [false, true].map(|all| work.schedule.groups_in_network(all));
         let mut leases = Vec::new();
-        for (ranks, reduces) in work.schedule.groups.iter().zip(reduces) {
+        for (group, ranks) in work.schedule.groups.iter().enumerate() {
+            let copies = spec.scheme.copies() && ranks.len() <= MAX_SCOPED_RANKS as usize;
+            let reduces = if copies { any[group] } else { allreduces[group] };
             let hosts: Vec<u32> = ranks.iter().map(|&rank| spec.placement[rank as usize]).collect();
             let apart = hosts.iter().collect::<BTreeSet<_>>().len() == hosts.len();
             if !reduces || !apart || hosts.len() < 2 {
@@ -408,7 +411,8 @@ impl<P: Payload> Simulation<P> {
             }
             let number = self.next_lease;
             self.next_lease += 1;
-            let spec = JobSpec { placement: hosts, work: None, ..spec.clone() };
+            let scheme = spec.scheme.with_copies(copies);
+            let spec = JobSpec { placement: hosts, scheme, work: None, ..spec.clone() };
             leases.push(match self.install_or_withdraw(number, &spec) {
                 Ok((kind, first_worker)) => Some(Lease { number, kind, first_worker, spec }),
                 Err(reason) => {

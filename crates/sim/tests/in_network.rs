@@ -10,6 +10,7 @@ use netsum_proto::CongestionRule;
 use netsum_proto::atp::Claim;
 use netsum_proto::panama::Slab;
 use netsum_sim::aggregation::{SlotConfig, TreeConfig, value};
+use netsum_sim::config::parse;
 use netsum_sim::faults::Fault;
 use netsum_sim::job::{HostAlgorithm, Scheme};
 use netsum_sim::schedule::parallel::{Parallel, Sharding};
@@ -231,4 +232,48 @@ fn sharded_training_takes_the_time_of_two_gathers() {
     let ring = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
     let (ring_ps, ..) = run(ring);
     assert!(ring_ps > 1.15 * switches_ps, "a ring takes {} of that", ring_ps / switches_ps);
+}
+
+/// Ranks beyond 64 have no bit of their own: a group of 65 does its allreduces by trees and the rest between hosts, and
+/// the run says so.
+#[test]
+fn larger_groups_do_allreduces_alone_in_the_network() {
+    let text = r#"
+        duration = "1s"
+        [fabric]
+        kind = "single-switch"
+        hosts = 65
+        rate = "10Gbit/s"
+        latency = "1us"
+        [scheme]
+        collectives = "all"
+        [[jobs]]
+        steps = 1
+        parallel = { data = 65, layers = 2, forward = "1us", parameters = "100kB", sharding = "full" }
+    "#;
+    let (_, built) =
+        parse(text, "wide.toml", ".".as_ref()).unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        built.notes.iter().any(|note| note.contains("more than 64 ranks")),
+        "{:?}",
+        built.notes
+    );
+    let mut builder = Builder::new(Names::Numbers("test".to_owned()), 65).unwrap();
+    let group = builder.group((0..65).collect()).unwrap();
+    for rank in 0..65 {
+        for (name, kind) in [(0, Collective::ReduceScatter), (1, Collective::Allreduce)] {
+            let op = Op::Collective { kind, group, bytes: 1 << 20, number: 0 };
+            builder.add(rank, name, op).unwrap();
+        }
+    }
+    let mut simulation =
+        Simulation::new(&single_switch(65), SWITCHING, TcpConfig::default(), 1).unwrap();
+    simulation.check();
+    simulation.add_job(scheduled(builder.build().unwrap(), (0..65).collect(), 1, trees()));
+    assert!(simulation.run(100_000 * MS));
+    assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
+    // The allreduce's fragments, and 64 of 65 shares of the reduce-scatter, with headers and acknowledgements.
+    let net = simulation.network();
+    let sent = net.carried_bytes(net.uplink(0)) as f64 / f64::from(1 << 20);
+    assert!((1.98..2.2).contains(&sent), "{sent} of the buffer");
 }

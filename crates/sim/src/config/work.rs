@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use netsum_topo::{Bytes, Latency, Rate};
+use netsum_wire::MAX_SCOPED_RANKS;
 use serde::{Deserialize, Serialize};
 
 use super::build::Builder;
@@ -334,6 +335,12 @@ impl Builder<'_> {
         let nodes: usize = schedule.ranks.iter().map(|rank| rank.nodes.len()).sum();
         self.notes
             .push(format!("job {i}: {count} ranks on {needed} hosts, {nodes} nodes per step"));
+        let most = MAX_SCOPED_RANKS as usize;
+        if scheme.has_copies() && schedule.groups.iter().any(|group| group.len() > most) {
+            self.notes.push(format!(
+                "job {i}: groups of more than {most} ranks do allreduces alone in the network; their other collectives go between hosts"
+            ));
+        }
         let placement = (0..count).map(|rank| hosts[(rank / ranks.per_host) as usize]).collect();
         let work = Work {
             schedule: Arc::new(schedule),

@@ -72,6 +72,16 @@ impl Scheme {
             Scheme::Pool(_) | Scheme::Hosts { .. } => false,
         }
     }
+
+    /// The same scheme with copies, or without.
+    pub(crate) fn with_copies(mut self, copies: bool) -> Scheme {
+        match &mut self {
+            Scheme::Trees { config, .. } => config.copies = copies,
+            Scheme::Slots { config, .. } => config.copies = copies,
+            Scheme::Pool(_) | Scheme::Hosts { .. } => {}
+        }
+        self
+    }
 }
 
 /// A part of the gradients that is reduced by one operation.
