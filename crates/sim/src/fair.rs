@@ -49,7 +49,7 @@ fn key(packet: &Packet) -> u64 {
     match packet.kind() {
         Kind::Data => u64::from(packet.flow),
         Kind::Ack => 1 << 62 | u64::from(packet.flow),
-        Kind::Tree => 2 << 62 | u64::from(packet.dst()) << 16 | u64::from(packet.entropy),
+        Kind::Tree => 2 << 62 | u64::from(packet.dst()) << 32 | u64::from(packet.aux),
     }
 }
 

@@ -24,7 +24,8 @@ pub struct Packet {
     pub flow: u32,
     /// Segment; for `Ack`, the next expected segment; for `Tree`, free for the sender.
     pub seq: u32,
-    /// `Data` in its host: number of segments in the run, from `seq` on; `Ack`: the segment acknowledged.
+    /// `Data` in its host: number of segments in the run, from `seq` on; `Ack`: the segment acknowledged; `Tree`: the
+    /// socket of the sending host.
     pub aux: u32,
     /// The link by which the packet came to its current node.
     pub ingress: u32,
@@ -32,7 +33,7 @@ pub struct Packet {
     pub(crate) address: u32,
     /// Length on the wire.
     pub bytes: u16,
-    /// Hash input that selects among paths of equal length; for `Tree`, the socket of the sending host.
+    /// Hash input that selects among paths of equal length.
     pub entropy: u16,
 }
 

@@ -541,8 +541,7 @@ impl<R: Protocol> Residents<R> {
             let path = state.up[usize::from(header.tree().0)];
             let parcel = (header, payload);
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
-            let entropy = worker as u16;
-            net.send(state.uplink, Packet { entropy, ..packet::<R>(path, handle, &header) });
+            net.send(state.uplink, packet::<R>(path, worker, handle, &header));
         }
         while let Some(event) = state.machine.poll_event() {
             match event {
@@ -567,9 +566,7 @@ impl<R: Protocol> Residents<R> {
         while let Some((to, header, payload)) = R::poll_node(&mut state.machine) {
             let parcel = (header, payload);
             let handle = keep::<R>(&mut self.in_flight, &mut self.unused, parcel);
-            let entropy = SERVER;
-            let packet = Packet { entropy, ..packet::<R>(to.0, handle, &header) };
-            net.send(net.path_start(to.0), packet);
+            net.send(net.path_start(to.0), packet::<R>(to.0, SERVER, handle, &header));
         }
         state.machine.flushed();
         if let Some(Time(at_ns)) = state.machine.poll_timeout() {
@@ -617,12 +614,12 @@ fn keep<R: Protocol>(
 
 /// The packet that represents the content on links; `path` is its path, and its port at the sender.
 #[inline]
-fn packet<R: Protocol>(path: u32, handle: u32, header: &Header<R>) -> Packet {
+fn packet<R: Protocol>(path: u32, socket: u32, handle: u32, header: &Header<R>) -> Packet {
     let bytes = UDP_BYTES + (Header::<R>::LEN + header.payload_len()) as u16;
-    Packet::new(Kind::Tree, path, handle, bytes).to(R::NUMBER.into())
+    Packet { aux: socket, ..Packet::new(Kind::Tree, path, handle, bytes) }.to(R::NUMBER.into())
 }
 
 /// The socket of a host's server; workers are numbered from 0.
-const SERVER: u16 = u16::MAX;
+const SERVER: u32 = u32::MAX;
 /// An epoch that no job reaches.
 const LAST_EPOCH: Epoch = Epoch(u16::MAX / 2);
