@@ -1,8 +1,10 @@
 //! A host's output queue with a queue per flow, served in turns: the deficit round robin of Linux's `fq_codel` (RFC
 //! 8290).
 //!
-//! CoDel is left out. Hosts keep little of a flow in these queues (TCP's small queues, the worker's own limit), so that
-//! packets do not wait there for CoDel's 5 ms.
+//! CoDel is left out. Hosts keep little of a flow in these queues, so that packets do not wait there for CoDel's 5 ms.
+//! What TCP's windows allow is here at once, in order, and what is beyond its small queue counts as in the socket. A
+//! worker puts no more here than its small queue takes, as it chooses among its trees for every packet: it asks
+//! ([`FairQueue::poll_room`]) before each.
 
 use std::collections::VecDeque;
 
@@ -13,10 +15,12 @@ use crate::visit::Visitor;
 
 /// Bytes that a flow may send per turn: a full packet with its Ethernet header.
 pub(crate) const QUANTUM: i64 = 1514;
+/// A small queue takes this many packets, however long they are.
+const LEAST_PACKETS: u32 = 2;
 
 /// The packets that wait in a host, by flow.
 pub(crate) struct FairQueue {
-    /// Bytes of a flow that wait in the queue itself; the others are still in the flow's socket.
+    /// Bytes of a flow that wait in the queue itself; the others are still in the flow's socket or with the worker.
     small_bytes: u32,
     /// Whether to measure how long packets wait in the queue itself.
     is_measured: bool,
@@ -39,6 +43,9 @@ struct FlowQueue {
     /// Packets or runs of them.
     runs: VecDeque<Packet>,
     packets: u32,
+    bytes: u64,
+    /// The timer of a worker that waits for room.
+    waiting: Option<u64>,
     /// When those packets entered the queue itself that are in it, if that is measured.
     entered_ps: VecDeque<u64>,
 }
@@ -49,15 +56,33 @@ fn key(packet: &Packet) -> u64 {
     match packet.kind() {
         Kind::Data => u64::from(packet.flow),
         Kind::Ack => 1 << 62 | u64::from(packet.flow),
-        Kind::Tree => 2 << 62 | u64::from(packet.dst()) << 32 | u64::from(packet.aux),
+        Kind::Tree => socket_key(packet.dst(), packet.aux),
     }
+}
+
+/// The key of what a socket of an aggregation protocol sends.
+fn socket_key(protocol: u32, socket: u32) -> u64 {
+    2 << 62 | u64::from(protocol) << 32 | u64::from(socket)
+}
+
+/// A packet that leaves the queue.
+pub(crate) struct Departure {
+    pub packet: Packet,
+    /// When it entered the queue itself, if that is measured.
+    pub entered_ps: Option<u64>,
+    /// The timer of the worker that has waited for its room.
+    pub room_for: Option<u64>,
 }
 
 impl FlowQueue {
     /// Number of packets that are in the queue itself.
     fn inside(&self, small_bytes: u32) -> u32 {
         let bytes = self.runs.front().map_or(1, |first| u32::from(first.bytes).max(1));
-        (small_bytes / bytes).max(2).min(self.packets)
+        (small_bytes / bytes).max(LEAST_PACKETS).min(self.packets)
+    }
+
+    fn has_room(&self, small_bytes: u32) -> bool {
+        self.bytes < u64::from(small_bytes) || self.packets < LEAST_PACKETS
     }
 
     /// Notes that packets enter the queue itself now, as far as it has room.
@@ -78,6 +103,7 @@ impl FlowQueue {
             _ => self.runs.push_back(packet),
         }
         self.packets += packet.run();
+        self.bytes += u64::from(packet.run()) * u64::from(packet.bytes);
     }
 
     /// Inserts a packet behind the first `before` ones.
@@ -134,8 +160,18 @@ impl FairQueue {
         v.both(new.len() as u32, old.len() as u32);
         v.both(*packets as u32, (*is_timed).into());
         for &index in new.iter().chain(&*old) {
-            let FlowQueue { key, deficit, runs, packets, entered_ps } = &mut flows[index as usize];
+            let FlowQueue {
+                key,
+                deficit,
+                runs,
+                packets,
+                // They follow from the runs.
+                bytes: _,
+                waiting,
+                entered_ps,
+            } = &mut flows[index as usize];
             v.same(*key);
+            v.same(waiting.unwrap_or(0));
             v.same(*deficit as u64);
             v.both(runs.len() as u32, *packets);
             runs.iter().for_each(|run| run.visit_content(v, base));
@@ -152,6 +188,20 @@ impl FairQueue {
     /// All packets and runs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Packet> {
         self.flows.iter().flat_map(|flow| &flow.runs)
+    }
+
+    /// Whether a worker's small queue has room for a packet. If not, the departure that makes room has its timer.
+    pub(crate) fn poll_room(&mut self, (protocol, socket): (u16, u32), timer: u64) -> bool {
+        // Nothing of it waits.
+        let Some(&index) = self.by_key.get(&socket_key(protocol.into(), socket)) else {
+            return true;
+        };
+        let flow = &mut self.flows[index as usize];
+        let has_room = flow.has_room(self.small_bytes);
+        if !has_room {
+            flow.waiting = Some(timer);
+        }
+        has_room
     }
 
     /// Appends a packet or a run to its flow.
@@ -175,8 +225,8 @@ impl FairQueue {
         }
     }
 
-    /// Removes the next packet; with when it entered the queue, if that is measured.
-    pub(crate) fn pop(&mut self, now_ps: u64) -> Option<(Packet, Option<u64>)> {
+    /// Removes the next packet.
+    pub(crate) fn pop(&mut self, now_ps: u64) -> Option<Departure> {
         loop {
             let is_new = !self.new.is_empty();
             let &index = if is_new { self.new.front() } else { self.old.front() }?;
@@ -199,12 +249,17 @@ impl FairQueue {
                 }
                 flow.deficit -= i64::from(packet.bytes);
                 flow.packets -= 1;
+                flow.bytes -= u64::from(packet.bytes);
                 self.packets -= 1;
                 let entered_ps = flow.entered_ps.pop_front();
                 if self.is_measured {
                     flow.enter(now_ps, self.small_bytes);
                 }
-                return Some((packet, entered_ps));
+                let room_for = flow.waiting.filter(|_| flow.has_room(self.small_bytes));
+                if room_for.is_some() {
+                    flow.waiting = None;
+                }
+                return Some(Departure { packet, entered_ps, room_for });
             }
             if is_new {
                 self.new.pop_front()
@@ -234,7 +289,7 @@ mod tests {
     }
 
     fn order(queue: &mut FairQueue, count: usize) -> Vec<(u32, u32)> {
-        (0..count).map(|_| queue.pop(0).unwrap().0).map(|p| (p.flow, p.seq)).collect()
+        (0..count).map(|_| queue.pop(0).unwrap().packet).map(|p| (p.flow, p.seq)).collect()
     }
 
     #[test]
@@ -256,7 +311,7 @@ mod tests {
         order(&mut queue, 20);
         let ack = Packet::new(Kind::Ack, 1, 7, 54);
         queue.push(ack, 0);
-        assert_eq!(queue.pop(0).unwrap().0.kind(), Kind::Ack);
+        assert_eq!(queue.pop(0).unwrap().packet.kind(), Kind::Ack);
     }
 
     #[test]
@@ -284,13 +339,13 @@ mod tests {
                     let count = 1 + random.below(5) as u32;
                     queue.push(segment(flow as u32, sent[flow], count), 0);
                     sent[flow] += count;
-                } else if let Some((packet, _)) = queue.pop(0) {
+                } else if let Some(Departure { packet, .. }) = queue.pop(0) {
                     let next = &mut received[packet.flow as usize];
                     assert_eq!((packet.seq, packet.aux), (*next, 1));
                     *next += 1;
                 }
             }
-            while let Some((packet, _)) = queue.pop(0) {
+            while let Some(Departure { packet, .. }) = queue.pop(0) {
                 received[packet.flow as usize] += 1;
             }
             assert_eq!((sent, queue.len()), (received, 0));
@@ -303,8 +358,33 @@ mod tests {
         // Four packets fit.
         let mut queue = FairQueue::new(6_100, true);
         queue.push(segment(1, 0, 6), 10);
-        let entered: Vec<u64> = (0..6).map(|i| queue.pop(20 + i).unwrap().1.unwrap()).collect();
-        assert_eq!(entered, [10, 10, 10, 10, 20, 21]);
+        let entered = (0..6).map(|i| queue.pop(20 + i).unwrap().entered_ps.unwrap());
+        assert_eq!(entered.collect::<Vec<u64>>(), [10, 10, 10, 10, 20, 21]);
+    }
+
+    #[test]
+    fn a_worker_is_called_once_when_its_small_queue_has_room() {
+        let (worker, timer) = ((7, 1 << 20), 99);
+        let tree = |bytes| {
+            Packet { aux: worker.1, ..Packet::new(Kind::Tree, 3, 0, bytes) }.to(worker.0.into())
+        };
+        for (small_bytes, held) in [(6_000, 5), (0, 2)] {
+            let mut queue = FairQueue::new(small_bytes, false);
+            // Others' packets take no room.
+            queue.push(segment(1, 0, 100), 0);
+            queue.push(Packet { aux: 0, ..tree(1476) }, 0);
+            let mut pushed = 0;
+            while queue.poll_room(worker, timer) {
+                queue.push(tree(1476), 0);
+                pushed += 1;
+            }
+            assert_eq!(pushed, held);
+            let mut left = std::iter::from_fn(|| queue.pop(0));
+            let calls: Vec<_> = left.by_ref().filter(|left| left.room_for.is_some()).collect();
+            assert_eq!(calls.len(), 1);
+            assert_eq!((calls[0].packet.aux, calls[0].room_for), (worker.1, Some(timer)));
+            assert!(queue.poll_room(worker, timer) && queue.is_at_rest());
+        }
     }
 
     #[test]

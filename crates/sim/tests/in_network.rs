@@ -16,7 +16,7 @@ use netsum_sim::job::{HostAlgorithm, Scheme};
 use netsum_sim::schedule::parallel::{Parallel, Sharding};
 use netsum_sim::schedule::{Builder, Collective, Names, Op, Schedule};
 use netsum_sim::tcp::TcpConfig;
-use netsum_sim::{Simulation, Switching};
+use netsum_sim::{HostQueue, Simulation, Switching};
 use netsum_topo::Topology;
 
 const SWITCHING: Switching = Switching { latency_ns: 1_000, ..PLAIN };
@@ -36,11 +36,13 @@ const ELEMENTS: u64 = 20_003;
 const STEPS: u32 = 2;
 
 fn trees() -> Scheme {
+    trees_with(TreeConfig::default().window_max)
+}
+
+fn trees_with(window_max: u16) -> Scheme {
     let congestion = CongestionRule::Panama;
-    Scheme::Trees {
-        trees: 2,
-        config: TreeConfig { congestion, copies: true, ..TreeConfig::default() },
-    }
+    let config = TreeConfig { congestion, copies: true, window_max, ..TreeConfig::default() };
+    Scheme::Trees { trees: 2, config }
 }
 
 fn slots() -> Scheme {
@@ -179,17 +181,19 @@ fn all_collectives_survive_the_death_of_a_switch() {
     }
 }
 
-/// Fully sharded training whose layers compute nothing: M bytes of parameters are gathered in both passes, and M bytes of
-/// gradients scattered during the second. Switches copy and add, so that a host's link carries 2 M down, and M and its
-/// shares up; the backward pass takes hardly longer than the forward pass. A ring takes 7/8 of M three times, one way and after
-/// the other.
-#[test]
-fn sharded_training_takes_the_time_of_two_gathers() {
-    let (layers, bytes, ranks) = (16, 4 << 20, 8);
+const SHARDED_RANKS: u32 = 8;
+
+/// Steps of fully sharded training whose layers compute nothing, on hosts of two racks.
+fn sharded(
+    (layers, layer_bytes): (u32, u64),
+    steps: u32,
+    host_queue: HostQueue,
+    scheme: Scheme,
+) -> Simulation {
     let training = Parallel {
         tensor: 1,
         pipeline: 1,
-        data: ranks,
+        data: SHARDED_RANKS,
         expert: 1,
         layers,
         microbatches: 1,
@@ -197,23 +201,39 @@ fn sharded_training_takes_the_time_of_two_gathers() {
         backward_ps: 0,
         optimizer_ps: 0,
         activation_bytes: 0,
-        parameter_bytes: bytes,
+        parameter_bytes: layer_bytes,
         token_bytes: 0,
         sharding: Sharding::Full,
         prefetch: 1,
     };
+    let fabric = netsum_topo::leaf_spine(2, 4, 2, TEN_GBIT, TEN_GBIT, Default::default());
+    let topology = fabric.unwrap().topology();
+    let switching = Switching { mark_packets: 65, host_queue, ..SWITCHING };
+    let mut simulation = Simulation::new(&topology, switching, TcpConfig::default(), 1).unwrap();
+    simulation.check();
+    let placement = (0..SHARDED_RANKS).collect();
+    simulation.add_job(scheduled(training.schedule("test").unwrap(), placement, steps, scheme));
+    simulation
+}
+
+/// How long the links take for two gathers and the last layer's gradients, at 10 Gbit/s with headers.
+fn two_gathers_ps(layers: u32, layer_bytes: u64) -> f64 {
+    let bytes = (2 * u64::from(layers) + 1) * layer_bytes;
+    bytes as f64 * 1476.0 / 1408.0 * 800.0
+}
+
+/// M bytes of parameters are gathered in both passes, and M bytes of gradients scattered during the second. Switches
+/// copy and add, so that a host's link carries 2 M down, and M and its shares up; the backward pass takes hardly longer
+/// than the forward pass. A ring takes 7/8 of M three times, one way and after the other.
+#[test]
+fn sharded_training_takes_the_time_of_two_gathers() {
+    let (layers, layer_bytes) = (16, 4 << 20);
     let run = |scheme| {
-        let fabric = netsum_topo::leaf_spine(2, 4, 2, TEN_GBIT, TEN_GBIT, Default::default());
-        let topology = fabric.unwrap().topology();
-        let marks = Switching { mark_packets: 65, ..SWITCHING };
-        let mut simulation = Simulation::new(&topology, marks, TcpConfig::default(), 1).unwrap();
-        simulation.check();
-        let placement = (0..ranks).collect();
-        simulation.add_job(scheduled(training.schedule("test").unwrap(), placement, 1, scheme));
+        let mut simulation = sharded((layers, layer_bytes), 1, HostQueue::Fifo, scheme);
         assert!(simulation.run(100_000 * MS));
         assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
         let net = simulation.network();
-        let (up, down): (Vec<u64>, Vec<u64>) = (0..ranks)
+        let (up, down): (Vec<u64>, Vec<u64>) = (0..SHARDED_RANKS)
             .map(|host| {
                 (net.carried_bytes(net.uplink(host)), net.carried_bytes(net.uplink(host) ^ 1))
             })
@@ -221,17 +241,46 @@ fn sharded_training_takes_the_time_of_two_gathers() {
         let busiest = |of: Vec<u64>| of.into_iter().max().unwrap_or(0) as f64;
         (simulation.take_steps()[0].end_ps as f64, busiest(up), busiest(down))
     };
-    let all = f64::from(layers) * f64::from(1 << 22);
+    let all = (u64::from(layers) * layer_bytes) as f64;
     let (switches_ps, up, down) = run(trees());
-    let share = all / f64::from(ranks);
+    let share = all / f64::from(SHARDED_RANKS);
     assert!(up < 1.08 * (all + 2.0 * share), "{} M up", up / all);
     assert!(down < 1.08 * (2.0 * all + share), "{} M down", down / all);
-    // Two gathers, and the last layer's gradients, at 10 Gbit/s with headers.
-    let least_ps = (2.0 * all + f64::from(1 << 22)) * 1476.0 / 1408.0 * 800.0;
+    let least_ps = two_gathers_ps(layers, layer_bytes);
     assert!(switches_ps < 1.15 * least_ps, "{} of what the links take", switches_ps / least_ps);
     let ring = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
     let (ring_ps, ..) = run(ring);
     assert!(ring_ps > 1.15 * switches_ps, "a ring takes {} of that", ring_ps / switches_ps);
+}
+
+/// A worker keeps little of its windows in its host's queue, whatever they are, so that a layer's parameters do not wait
+/// there behind the last layer's gradients.
+#[test]
+fn sharded_training_takes_no_longer_with_large_windows() {
+    let (layers, layer_bytes, small_bytes, steps) = (8, 8 << 20, 128 << 10, 4);
+    // One more and the driver's ring; few packets are short.
+    let most = (small_bytes / 1476 + 1 + 8) * 11 / 10;
+    let [(small_ps, _), (large_ps, waiting)] = [64, 512].map(|window_max| {
+        let host_queue = HostQueue::Fair { small_bytes };
+        let scheme = trees_with(window_max);
+        let mut simulation = sharded((layers, layer_bytes), steps, host_queue, scheme);
+        let mut waiting = 0;
+        for at_us in (0..).step_by(50) {
+            if simulation.run(at_us * US) {
+                break;
+            }
+            let net = simulation.network();
+            let waits = (0..SHARDED_RANKS).map(|host| net.waiting(net.uplink(host)));
+            waiting = waits.fold(waiting, u32::max);
+        }
+        assert_eq!((simulation.aggregation().violations(), simulation.refused()), (vec![], vec![]));
+        (simulation.take_steps()[steps as usize - 1].end_ps as f64, waiting)
+    });
+    let least_ps = f64::from(steps) * two_gathers_ps(layers, layer_bytes);
+    let [small, large] = [small_ps, large_ps].map(|ps| ps / least_ps);
+    println!("{small:.3} and {large:.3} of what the links take; {waiting} packets wait, at most");
+    assert!(small < 1.05 && large < 1.05, "{small} and {large} of what the links take");
+    assert!(waiting <= most, "{waiting} packets wait in a host");
 }
 
 /// Ranks beyond 64 have no bit of their own: a group of 65 does its allreduces by trees and the rest between hosts, and

@@ -57,8 +57,12 @@ const BUFFERS: &[&str] = &[
     "pause = { high_packets = 6, low_packets = 3 }",
     "shared = { bytes = \"30kB\", alpha = 1.0 }",
 ];
-const HOSTS: &[&str] =
-    &["", "", "[host]\nqueue = \"fifo\"\n", "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n"];
+const HOSTS: &[&str] = &[
+    "",
+    "[host]\nsmall_queue = \"6kB\"\n",
+    "[host]\nqueue = \"fifo\"\n",
+    "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n",
+];
 const FAULTS: &[&str] = &[
     "",
     "",

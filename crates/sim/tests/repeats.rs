@@ -57,6 +57,7 @@ const BUFFERS: &[&str] = &[
 const HOSTS: &[&str] = &[
     "",
     "[host]\nqueue = \"fifo\"\n",
+    "[host]\nsmall_queue = \"6kB\"\n",
     "[host]\nce_threshold = \"7us\"\n",
     "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n",
 ];
@@ -167,6 +168,10 @@ const SWITCHING: Switching = Switching {
     latency_ns: 1_000,
 };
 
+/// Workers wait for room in their hosts.
+const SMALL: Switching =
+    Switching { host_queue: HostQueue::Fair { small_bytes: 6_000 }, ..SWITCHING };
+
 /// Simulates jobs beside flows; the share of packet-hops that were skipped. The results are those of a run without
 /// skips.
 fn share(topology: &Topology, switching: Switching, jobs: &[JobSpec], flows: &[FlowSpec]) -> f64 {
@@ -258,12 +263,15 @@ fn fragments_and_steps_of_trees_are_skipped() {
         (CongestionRule::Fixed(6), 1408),
         (CongestionRule::Coupled { trees: 4 }, 1408),
     ] {
-        let config =
-            TreeConfig { window_max: 8, fragment_bytes, congestion, ..TreeConfig::default() };
-        let mut one = trees(16, 1, 0, 20_000_000, config);
-        one.buckets.truncate(1);
-        let skipped = share(&topology, SWITCHING, &[one], &[]);
-        assert!(skipped > 0.8, "{congestion:?}, {fragment_bytes} bytes: {skipped}");
+        for (window_max, switching) in [(8, SWITCHING), (16, SMALL)] {
+            let config =
+                TreeConfig { window_max, fragment_bytes, congestion, ..TreeConfig::default() };
+            let mut one = trees(16, 1, 0, 20_000_000, config);
+            one.buckets.truncate(1);
+            let skipped = share(&topology, switching, &[one], &[]);
+            let what = format!("{congestion:?}, {fragment_bytes} bytes, windows of {window_max}");
+            assert!(skipped > 0.8, "{what}: {skipped}");
+        }
     }
     // The marks that a flow brings after a skip cut the windows by the share of marks that there would have been: that of
     // large windows has hardly decayed before the skip.
@@ -340,7 +348,7 @@ fn skips_change_no_result() {
         select(&[5u32, 20, 85][..]),
         select(&[12u32, 250][..]),
         any::<bool>(),
-        select(&[HostQueue::Fifo, HostQueue::Fair { small_bytes: 131_072 }][..]),
+        select(&[HostQueue::Fifo, SWITCHING.host_queue, SMALL.host_queue][..]),
         select(&[u64::MAX, u64::MAX, 7_000_000][..]),
         select(&[PathChoice::Flow, PathChoice::Destination][..]),
         select(&[0u32, 300, 1_000][..]),

@@ -42,8 +42,12 @@ const BUFFERS: &[&str] = &[
     "slots = { count = 16 }",
 ];
 /// Hosts' queues and transports.
-const HOSTS: &[&str] =
-    &["", "[host]\nce_threshold = \"7us\"\n", "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n"];
+const HOSTS: &[&str] = &[
+    "",
+    "[host]\nsmall_queue = \"6kB\"\n",
+    "[host]\nce_threshold = \"7us\"\n",
+    "[tcp.swift]\ntarget = \"30us\"\nrange = \"50us\"\n",
+];
 /// Faults for every fabric, for racks and spines, and none.
 const FAULTS: &[(&str, bool)] = &[
     ("", false),

@@ -15,7 +15,7 @@ use netsum_wire::{Epoch, JobId, PacketHeader, TreeId};
 use super::panama::{Panama, UDP_BYTES};
 use super::payload::Payload;
 use super::protocol::{Header, Owned, Protocol};
-use super::{Done, NODE, Operation, Violation, WORKER, begin_order};
+use super::{Done, NODE, Operation, ROOM, Violation, WORKER, begin_order};
 use crate::capture::{Capture, Place, SERVER_PORT, SWITCH_PORT, worker_port};
 use crate::network::{Network, Region};
 use crate::packet::{Kind, Packet};
@@ -526,10 +526,14 @@ impl<R: Protocol> Residents<R> {
         state.rank == 0 && R::begins_round(&state.machine, header, elements.start)
     }
 
+    /// Sends what a worker's windows and its small queue allow. The rest stays in the machine, which chooses among its
+    /// trees for every packet.
     pub(super) fn pump_worker(&mut self, net: &mut Region, worker: u32) {
         let Some(state) = &mut self.workers[worker as usize] else { return };
         let now = net.now();
-        while let Some(outgoing) = state.machine.poll_transmit(now) {
+        while net.poll_room(state.uplink, (R::NUMBER, worker), key::<R>(ROOM, worker))
+            && let Some(outgoing) = state.machine.poll_transmit(now)
+        {
             let header = *outgoing.header();
             let payload = match outgoing.operation().zip(outgoing.elements()) {
                 Some((id, elements)) => {

@@ -32,6 +32,8 @@ pub(crate) const NODE: u64 = 8 << 56;
 const REVOKE: u64 = 9 << 56;
 /// Timer class: the order of simultaneous deliveries begins anew.
 const ORDER: u64 = 10 << 56;
+/// Timer class: a worker's small queue has room.
+const ROOM: u64 = 11 << 56;
 /// Packet-hops between two audits of a checked run.
 const AUDIT_HOPS: u64 = 20_000;
 
@@ -240,6 +242,7 @@ impl<P: Payload> Local<'_, P> {
         match key & CLASS {
             WORKER => of!(self, number, machines => machines.on_worker_timer(self.net, what)),
             NODE => of!(self, number, machines => machines.on_node_timer(self.net, what)),
+            ROOM => of!(self, number, machines => machines.pump_worker(self.net, what)),
             REVOKE => self.revoke(what),
             ORDER => self.net.begin_order(what),
             _ => unreachable!("a timer of nobody"),

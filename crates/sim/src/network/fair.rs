@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::region::{OWN_TIMER, Region};
-use crate::fair::QUANTUM;
+use crate::fair::{Departure, QUANTUM};
 use crate::link::PAUSED;
 use crate::packet::Packet;
 
@@ -36,6 +36,17 @@ impl Region {
         self.fill_later(link);
     }
 
+    /// Whether the small queue of a worker (its protocol and its number) has room for a packet in its host. If not, the
+    /// `Timer` with this key fires when it has. Hosts that send in order always have room.
+    #[inline]
+    pub(crate) fn poll_room(&mut self, uplink: u32, worker: (u16, u32), key: u64) -> bool {
+        if self.fair.is_empty() {
+            return true;
+        }
+        let host = self.host_of(uplink);
+        self.fair[host].poll_room(worker, key)
+    }
+
     /// Fills the ring of a link from its host's queue.
     pub(super) fn fill(&mut self, link: u32) {
         let host = self.host_of(link);
@@ -45,9 +56,14 @@ impl Region {
         }
         let ring_ps = self.ring_ps(link);
         while self.links[link as usize].backlog_ps(self.now_ps) < ring_ps {
-            let Some((mut packet, entered_ps)) = self.fair[host].pop(self.now_ps) else {
+            let Some(Departure { mut packet, entered_ps, room_for }) =
+                self.fair[host].pop(self.now_ps)
+            else {
                 return;
             };
+            if let Some(key) = room_for {
+                self.set_timer(self.now_ps, key);
+            }
             let waited_ps = entered_ps.map_or(0, |at_ps| self.now_ps - at_ps);
             if waited_ps >= self.common.switching.host_mark_ps {
                 self.counters[link as usize].marks += 1;
