@@ -256,8 +256,8 @@ pub struct Host {
     /// "fq-codel": a queue per flow, served in turns, the default of Linux. "fifo": first in, first out, so that a
     /// flow's share of its host's link follows its window.
     pub queue: HostQueues,
-    /// With "fq-codel": most of a flow that waits in the queue, at least two packets; the rest is in the flow's socket,
-    /// where nothing marks.
+    /// With "fq-codel": most of a flow that waits in the queue, at least two packets. The rest is in the flow's socket,
+    /// where nothing marks, or with the worker, which has not sent it.
     pub small_queue: Text<Bytes>,
     /// A packet that waits at least this long, above 0, is marked, as by Linux's `fq` and `fq_codel` with this option;
     /// absent: hosts do not mark.

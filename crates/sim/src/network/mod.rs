@@ -60,7 +60,8 @@ pub enum HostQueue {
     Fifo,
     /// A queue per flow, served in turns.
     Fair {
-        /// Bytes of a flow that wait in the queue; the others wait in the flow's socket, where nothing marks.
+        /// Bytes of a flow that wait in the queue. The others wait in the flow's socket, where nothing marks, or with
+        /// the worker, which has not sent them.
         small_bytes: u32,
     },
 }
