@@ -37,7 +37,7 @@ impl Region {
     }
 
     /// Whether the small queue of a worker (its protocol and its number) has room for a packet in its host. If not, the
-    /// `Timer` with this key fires when it has. Hosts that send in order always have room.
+    /// `Timer` with this key fires once it is half empty. Hosts that send in order always have room.
     #[inline]
     pub(crate) fn poll_room(&mut self, uplink: u32, worker: (u16, u32), key: u64) -> bool {
         if self.fair.is_empty() {
