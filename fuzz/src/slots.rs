@@ -105,24 +105,29 @@ pub fn atp(bytes: &[u8]) -> u64 {
     results
 }
 
-/// Bytes are packets to a `switchml` switch with one pool: its memory stays bounded. Returns its sums.
+/// Bytes are packets to a `switchml` switch with the two pools of a job: its memory stays bounded. Returns its results.
 pub fn switchml(bytes: &[u8]) -> u64 {
-    let mut switch = switchml::Switch::new(8, ROW, Rows::new(16, ROW.into()));
+    let mut switch = switchml::Switch::new(16, ROW, Rows::new(32, ROW.into()));
     let workers = vec![PortId(0), PortId(1)];
-    let lease =
-        switchml::Lease { job: JobId(1), epoch: EPOCH, workers, slots: 4, fragment_bytes: ROW };
-    switch.install(Time(0), lease).expect("a small pool fits");
+    let (job, epoch, slots, fragment_bytes) = (JobId(1), EPOCH, 4, ROW);
+    for tree in [TreeId(0), TreeId(1)] {
+        let workers = workers.clone();
+        let lease = switchml::Lease { job, epoch, tree, workers, slots, fragment_bytes };
+        switch.install(Time(0), lease).expect("a small pool fits");
+    }
     let mut rest = bytes;
     while let Some((&[worker, flags, round, slot], after)) = rest.split_first_chunk() {
         rest = after;
-        let mut packet = vec![0x31, flags & 0x13, flags >> 6, worker & 1];
+        let mut packet = vec![0x31, flags & 0x17, flags >> 6, worker & 1];
         packet.extend(1u32.to_be_bytes());
         packet.extend(u32::from(round & 7).to_be_bytes());
         packet.extend(u32::from(worker >> 7 & flags >> 5 & 1).to_be_bytes());
         packet.extend(EPOCH.0.to_be_bytes());
         packet.extend(u16::from(slot & 3).to_be_bytes());
-        packet.extend([0, 2, 0, worker, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        packet.resize(packet.len() + 8, worker);
+        packet.extend([0, 2, 0, worker, slot >> 2 & 1, slot >> 3 & 3, slot >> 5 & 1]);
+        packet.extend([0; 11]);
+        // Of packets up, contributions alone have elements.
+        packet.resize(packet.len() + if flags & 7 == 0 { 8 } else { 0 }, worker);
         if let Ok((header, payload)) = netsum_wire::switchml::Header::decode(&packet) {
             let from = PortId(u32::from(worker >> 1 & 1));
             let _ = switch.handle(Time(0), from, false, &header, payload);
@@ -131,7 +136,7 @@ pub fn switchml(bytes: &[u8]) -> u64 {
             assert!(sent.to.0 < 2);
         }
         switch.values_mut().flushed();
-        assert!(switch.values().used() <= 8);
+        assert!(switch.values().used() <= 16);
     }
     let sums = switch.leases().map(|(_, counters)| counters.completed).sum();
     switch.revoke(JobId(1), EPOCH);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use netsum_proto::atp::WorkerPosition;
-use netsum_topo::{NodeId, Plan, Protocol};
+use netsum_topo::{AggregationTree, Child, NodeId, Plan, Protocol};
 use netsum_wire::MAX_SCOPED_RANKS;
 
 use crate::PlanError;
@@ -106,9 +106,19 @@ impl JobPlan {
                 "the second half of its trees are no copies of the first half",
             ));
         }
-        if *protocol == Protocol::Switchml || *release_fraction < 1.0 || size > MAX_SCOPED_RANKS {
+        if *release_fraction < 1.0 || size > MAX_SCOPED_RANKS {
             let problem = format!("copies of trees for {size} ranks with protocol {protocol}");
             return Err(PlanError::new(problem));
+        }
+        // Packets name workers of a pool by their number, and parties by their rank.
+        let ranks = || (0..size).map(Child::Rank);
+        let by_rank = |tree: &AggregationTree| {
+            tree.nodes.iter().all(|node| node.children.iter().copied().eq(ranks()))
+        };
+        if protocol.has_pools() && !trees.iter().all(by_rank) {
+            return Err(PlanError::new(
+                "the workers of a pool with a copy are not in order of ranks",
+            ));
         }
         Ok(())
     }

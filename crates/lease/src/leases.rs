@@ -92,7 +92,7 @@ pub fn leases<A: Copy>(
             let address = |neighbour| address(id, node.switch, neighbour);
             let lease = match &racks {
                 Some(racks) => atp_lease(terms, id, tree, node, racks, address)?,
-                None if terms.protocol == Protocol::Switchml => pool(terms, node, address),
+                None if terms.protocol == Protocol::Switchml => pool(terms, id, node, address),
                 None => tree_lease(terms, id, tree, node, &mut branches, address),
             };
             leases.push(Granted { tree: number, node: node.switch, lease });
@@ -131,10 +131,16 @@ fn tree_lease<A>(
     })
 }
 
-fn pool<A>(terms: &Terms, node: &TreeNode, address: impl FnMut(Child) -> A) -> Lease<A> {
+fn pool<A>(
+    terms: &Terms,
+    tree: TreeId,
+    node: &TreeNode,
+    address: impl FnMut(Child) -> A,
+) -> Lease<A> {
     Lease::Pool(switchml::Lease {
         job: terms.job,
         epoch: terms.epoch,
+        tree,
         workers: node.children.iter().copied().map(address).collect(),
         slots: terms.window,
         fragment_bytes: terms.fragment_bytes,

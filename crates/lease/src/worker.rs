@@ -94,6 +94,7 @@ fn pool_config(plan: &Plan, child: u8, size: u32) -> switchml::WorkerConfig {
         epoch: Epoch(plan.epoch),
         worker: child,
         workers: size as u8,
+        copies: plan.copies,
         slots: plan.window_max as u16,
         fragment_bytes: plan.fragment_bytes as u16,
         timeout_ns: switchml::TIMEOUT_NS,

@@ -8,7 +8,7 @@ use netsum_net::udp::SocketOptions;
 use netsum_proto::atp::{Policy, SwitchConfig};
 use netsum_proto::policer::{Owner, RateLimit, TenantCounters};
 use netsum_proto::switchml;
-use netsum_wire::{Arithmetic, Epoch, JobId, PacketHeader};
+use netsum_wire::{Arithmetic, Epoch, JobId, PacketHeader, Parties, TreeId};
 
 const ROW: u16 = 64;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -29,6 +29,7 @@ fn job(switch: &SwitchDriver, job: u32, owner: Owner) -> UdpSocket {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let workers = vec![worker.local_addr().unwrap(), nobody];
     let lease = switchml::Lease {
+        tree: TreeId(0),
         job: JobId(job),
         epoch: Epoch(1),
         workers,
@@ -43,6 +44,8 @@ fn job(switch: &SwitchDriver, job: u32, owner: Owner) -> UdpSocket {
 fn packet(job: u32) -> Vec<u8> {
     use netsum_wire::switchml::{Header, Kind};
     let header = Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: Kind::Contribution,
         resent: false,
         arithmetic: Arithmetic::Max,

@@ -311,6 +311,7 @@ fn other_protocols_stay_on_the_first_thread() {
     for job in 1..4 {
         let (epoch, workers) = (Epoch(1), workers.clone());
         let pool = netsum_proto::switchml::Lease {
+            tree: TreeId(0),
             job: JobId(job),
             epoch,
             workers,

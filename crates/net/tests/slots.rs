@@ -394,10 +394,12 @@ fn sums_are_exact_while_the_rounds_of_a_pool_wrap_around() {
     let job = Job { id: JobId(3), workers };
     let workers: Vec<SocketAddr> = job.workers.iter().map(|(w, _)| w.local_addr()).collect();
     let (id, epoch, slots, first) = (job.id, Epoch(1), 16, (1 << 32) - 20);
-    let lease = switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW };
+    let lease =
+        switchml::Lease { tree: TreeId(0), job: id, epoch, workers, slots, fragment_bytes: ROW };
     middle.install_starting_at(lease, None, first).unwrap();
     for (rank, (worker, _)) in job.workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
+            copies: false,
             job: id,
             epoch,
             worker: rank as u8,
@@ -426,13 +428,14 @@ fn pools_of_one_switch() {
     let (id, epoch, slots) = (job.id, Epoch(1), 16);
     let lease = |slots| {
         let workers = at.clone();
-        switchml::Lease { job: id, epoch, workers, slots, fragment_bytes: ROW }
+        switchml::Lease { tree: TreeId(0), job: id, epoch, workers, slots, fragment_bytes: ROW }
     };
     let full = middle.install(lease(33)).unwrap_err();
     assert!(full.to_string().contains("needs 66 rows, 64 are free"), "{full}");
     middle.install(lease(slots)).unwrap();
     for (rank, (worker, _)) in job.workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
+            copies: false,
             job: id,
             epoch,
             worker: rank as u8,
@@ -566,10 +569,18 @@ fn packets_under_a_key_are_added_and_others_are_not() {
     let at: Vec<_> = workers.iter().map(|(worker, _)| worker.local_addr()).collect();
     let (id, epoch) = (JobId(7), Epoch(1));
     let secrets: Secrets = at.iter().map(|at| keys(1, at.port())).collect();
-    let lease = switchml::Lease { job: id, epoch, workers: at, slots: 16, fragment_bytes: ROW };
+    let lease = switchml::Lease {
+        tree: TreeId(0),
+        job: id,
+        epoch,
+        workers: at,
+        slots: 16,
+        fragment_bytes: ROW,
+    };
     middle.install_with(lease, Some(secrets.clone())).unwrap();
     for (rank, (worker, _)) in workers.iter().enumerate() {
         let config = switchml::WorkerConfig {
+            copies: false,
             job: id,
             epoch,
             worker: rank as u8,
@@ -602,6 +613,7 @@ fn packets_under_a_key_are_added_and_others_are_not() {
 fn a_worker_looks_at_the_sender_before_the_tag() {
     let (driver, _events) = WorkerDriver::start(LOCALHOST).unwrap();
     let config = switchml::WorkerConfig {
+        copies: false,
         job: JobId(1),
         epoch: Epoch(1),
         worker: 0,
@@ -624,6 +636,8 @@ fn a_worker_looks_at_the_sender_before_the_tag() {
     assert_eq!(dropped(DropReason::BadTag), 0);
     // A result that would be decoded.
     let header = netsum_wire::switchml::Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: netsum_wire::switchml::Kind::Result,
         resent: false,
         arithmetic: Arithmetic::Wrapping,

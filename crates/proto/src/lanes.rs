@@ -113,7 +113,7 @@ impl<S> Lanes<S> {
         // Operations that give elements away are on the trees, not on the copies.
         let given = self.first().given_away().flat_map(move |operation| {
             let place = move |n| (self.g_of_lane(0, n), operation, operation.fragment(n).1);
-            operation.numbers().map(place)
+            operation.fragments().map(place)
         });
         given.filter(|(g, ..)| !finished.contains(*g))
     }
@@ -124,7 +124,7 @@ impl<S> Lanes<S> {
         let trees = per_lane * self.lanes.len() as u64;
         self.lanes.into_iter().enumerate().flat_map(move |(lane, operations)| {
             let g = move |n: u64| n / per_lane * trees + lane as u64 * per_lane + n % per_lane;
-            operations.remaining_by(move |n| finished.contains(g(n)))
+            operations.remaining(move |n| finished.contains(g(n)))
         })
     }
 

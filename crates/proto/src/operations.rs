@@ -8,7 +8,6 @@ use std::ops::Range;
 
 use netsum_wire::{Dtype, Format};
 
-use crate::handover::Finished;
 use crate::pattern::{Cut, Pattern};
 use crate::visit::{Counted, Visitor};
 use netsum_wire::Parties;
@@ -159,23 +158,14 @@ impl<S> Operations<S> {
         }
     }
 
-    /// The rest of each operation, given `finished`, in order; without the operations that are complete.
-    pub(crate) fn remaining(
-        self,
-        finished: &Finished,
-    ) -> impl Iterator<Item = (Submission, S)> + use<'_, S> {
-        self.remaining_by(|g| finished.contains(g))
-    }
-
-    /// As `remaining`, for numbers that `finished` takes.
-    pub(crate) fn remaining_by<F: Fn(u64) -> bool>(
+    /// The rest of each operation, given which numbers are finished, in order; without the operations that are complete.
+    pub(crate) fn remaining<F: Fn(u64) -> bool>(
         self,
         finished: F,
     ) -> impl Iterator<Item = (Submission, S)> + use<S, F> {
         let may_be_left = |o: &ActiveOperation<S>| o.open > 0 || o.submission.pattern.gives_away();
         self.queue.into_iter().filter(may_be_left).filter_map(move |operation| {
-            let fragments = operation.numbers().skip(operation.leads as usize);
-            let left = fragments.filter(|&g| !finished(g));
+            let left = operation.fragments().filter(|&g| !finished(g));
             let left: Vec<u32> = left.map(|g| operation.fragment(g).0).collect();
             let ActiveOperation { submission, state, .. } = operation;
             let rest = Submission { fragments: Fragments::Some(left), ..submission };
@@ -241,9 +231,14 @@ impl<S> ActiveOperation<S> {
         }
     }
 
-    /// Numbers of its fragments in the epoch.
+    /// Numbers of its packets in the epoch.
     pub(crate) fn numbers(&self) -> Range<u64> {
         self.first_g..self.first_g + self.count
+    }
+
+    /// Those of its fragments, without the leads.
+    pub(crate) fn fragments(&self) -> Range<u64> {
+        self.first_g + self.leads..self.first_g + self.count
     }
 
     /// Index in the buffer and elements of fragment `g` of the epoch.

@@ -5,6 +5,8 @@
 mod network;
 #[path = "slots/oracle.rs"]
 mod oracle;
+#[path = "slots/patterns.rs"]
+mod patterns;
 #[path = "atp/scoped.rs"]
 mod scoped;
 mod slots;

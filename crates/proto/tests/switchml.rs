@@ -5,10 +5,14 @@
 mod network;
 #[path = "slots/oracle.rs"]
 mod oracle;
+#[path = "slots/patterns.rs"]
+mod patterns;
+#[path = "switchml/scoped.rs"]
+mod scoped;
 
 use netsum_proto::switchml::*;
 use netsum_proto::values::{Rows, Values};
-use netsum_proto::{DropReason, PortId, Time};
+use netsum_proto::{DropReason, Pattern, PortId, Time};
 use netsum_wire::switchml::{HEADER_LEN, Header, Kind};
 use netsum_wire::*;
 use network::{Arrival, Faults, Network, Random, Start, start};
@@ -35,6 +39,8 @@ struct World {
     network: Network,
     workers: u8,
     slots: u16,
+    /// Whether jobs have a second pool, for all collectives.
+    copies: bool,
     start: Start,
     switch: Switch<Rows>,
     hosts: Vec<Host>,
@@ -42,23 +48,24 @@ struct World {
 
 impl World {
     fn new(seed: u64, faults: Faults, jobs: u32, workers: u8, slots: u16) -> World {
-        World::starting_at(Start::default(), seed, faults, jobs, workers, slots)
+        World::starting_at(Start::default(), seed, faults, (jobs, false), workers, slots)
     }
 
     fn starting_at(
         start: Start,
         seed: u64,
         faults: Faults,
-        jobs: u32,
+        (jobs, copies): (u32, bool),
         workers: u8,
         slots: u16,
     ) -> World {
-        let rows = jobs * 2 * u32::from(slots);
+        let rows = jobs * if copies { 4 } else { 2 } * u32::from(slots);
         let values = Rows::new(rows as usize + 1, ROW.into());
         let mut world = World {
             network: Network::new(seed, faults),
             workers,
             slots,
+            copies,
             start,
             switch: Switch::new(rows, ROW, values),
             hosts: Vec::new(),
@@ -71,16 +78,27 @@ impl World {
 
     fn begin(&mut self, job: u32, epoch: u16) {
         let first = job as usize * usize::from(self.workers);
-        let ports = (first..first + usize::from(self.workers)).map(|h| PortId(h as u32));
+        let ports = || (first..first + usize::from(self.workers)).map(|h| PortId(h as u32));
         let (job, epoch) = (self.job(job), Epoch(self.start.epoch.wrapping_add(epoch)));
         let (slots, fragment_bytes) = (self.slots, ROW);
-        let lease = Lease { job, epoch, workers: ports.collect(), slots, fragment_bytes };
         let (now, number) = (self.network.now, self.start.number);
-        self.switch.install_starting_at(now, lease, number).expect("all pools fit");
+        for tree in (0..if self.copies { 2 } else { 1 }).map(TreeId) {
+            let workers = ports().collect();
+            let lease = Lease { job, epoch, tree, workers, slots, fragment_bytes };
+            self.switch.install_starting_at(now, lease, number).expect("all pools fit");
+        }
         for worker in 0..self.workers {
-            let (workers, timeout_ns) = (self.workers, 10_000_000);
-            let config =
-                WorkerConfig { job, epoch, worker, workers, slots, fragment_bytes, timeout_ns };
+            let (workers, timeout_ns, copies) = (self.workers, 10_000_000, self.copies);
+            let config = WorkerConfig {
+                copies,
+                job,
+                epoch,
+                worker,
+                workers,
+                slots,
+                fragment_bytes,
+                timeout_ns,
+            };
             let machine = Worker::starting_at(now, config, number);
             match self.hosts.get_mut(first + usize::from(worker)) {
                 Some(host) => host.machine = machine,
@@ -99,29 +117,34 @@ impl World {
         JobId(self.start.job.wrapping_add(index + 1))
     }
 
-    fn submit_at(&mut self, host: usize, format: Format, numel: usize, buffer: Vec<u8>) {
+    fn submit_at(
+        &mut self,
+        host: usize,
+        format: Format,
+        numel: usize,
+        buffer: Vec<u8>,
+        pattern: Pattern,
+    ) {
         let h = &mut self.hosts[host];
         let id = h.operations.len() as u64;
         let fingerprint = (numel as u32) << 8 ^ id as u32 ^ u32::from(format.code()) << 24;
         let fragments = Fragments::All;
-        let what = Submission {
-            id,
-            format,
-            numel: numel as u64,
-            fingerprint,
-            fragments,
-            pattern: Default::default(),
-        };
+        let what = Submission { id, format, numel: numel as u64, fingerprint, fragments, pattern };
         h.operations.push((what.clone(), buffer, false));
         h.machine.submit(what);
         self.pump(host);
     }
 
     fn submit(&mut self, job: usize, format: Format, numel: usize) {
+        self.submit_pattern(job, format, numel, &Pattern::Allreduce);
+    }
+
+    fn submit_pattern(&mut self, job: usize, format: Format, numel: usize, pattern: &Pattern) {
         for worker in 0..usize::from(self.workers) {
             let host = job * usize::from(self.workers) + worker;
             let i = self.hosts[host].operations.len();
-            self.submit_at(host, format, numel, bits(format, numel, seed_of(host, i)));
+            let values = bits(format, numel, seed_of(host, i));
+            self.submit_at(host, format, numel, values, pattern.clone());
         }
     }
 
@@ -160,9 +183,9 @@ impl World {
 
     fn take(&mut self, host: usize, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
-        let Ok(Some(accepted)) = host.machine.handle(self.network.now, false, header) else {
-            return;
-        };
+        let accepted = host.machine.handle(self.network.now, false, header);
+        while host.machine.poll_settled().is_some() {}
+        let Ok(Some(accepted)) = accepted else { return };
         let size = accepted.dtype.size();
         let range = match &accepted.content {
             Content::Nothing => 0..0,
@@ -218,37 +241,22 @@ impl World {
 
     /// Checks that every element at every worker equals the oracle's.
     fn check(&self) -> Result<(), TestCaseError> {
-        for hosts in self.hosts.chunks(self.workers.into()).enumerate() {
-            let (job, hosts) = hosts;
-            for (i, (what, reference, _)) in hosts[0].operations.iter().enumerate() {
+        for (job, hosts) in self.hosts.chunks(self.workers.into()).enumerate() {
+            let first = job * hosts.len();
+            for (i, (what, ..)) in hosts[0].operations.iter().enumerate() {
                 let (format, numel) = (what.format, what.numel as usize);
-                let first = job * hosts.len();
                 let inputs: Vec<Vec<u8>> = (first..first + hosts.len())
                     .map(|host| bits(format, numel, seed_of(host, i)))
                     .collect();
-                let (size, len) = (format.dtype.size(), numel * format.dtype.size());
-                let step = oracle::fragment_bytes(format, ROW.into());
-                for start in (0..len).step_by(step) {
-                    let end = (start + step).min(len);
-                    let values: Vec<&[u8]> = inputs.iter().map(|v| &v[start..end]).collect();
-                    let path = oracle::path(format, None, &values);
-                    for at in (start..end).step_by(size) {
-                        let of: Vec<&[u8]> = inputs.iter().map(|v| &v[at..at + size]).collect();
-                        let expected = match path {
-                            Path::Floats => f32::NAN.to_le_bytes().to_vec(),
-                            path => oracle::element(format, path, &of),
-                        };
-                        prop_assert_eq!(
-                            &reference[at..at + size],
-                            &expected[..],
-                            "{} {:?}",
-                            i,
-                            path
-                        );
-                    }
-                }
-                for host in hosts {
-                    prop_assert!(&host.operations[i].1 == reference);
+                let element = |path, of: &[&[u8]]| match path {
+                    Path::Floats => f32::NAN.to_le_bytes().to_vec(),
+                    path => oracle::element(format, path, of),
+                };
+                let words = (None, ROW.into());
+                let expected = patterns::results(&what.pattern, format, words, &inputs, element);
+                for (rank, host) in hosts.iter().enumerate() {
+                    let (got, pattern) = (&host.operations[i].1, &what.pattern);
+                    prop_assert!(got == &expected[rank], "{i} {pattern:?} {format:?} rank {rank}");
                 }
             }
         }
@@ -294,7 +302,7 @@ proptest! {
     ) {
         let (loss, duplication, corruption, jitter_ns) = faults;
         let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
-        let mut world = World::starting_at(start, seed, faults, jobs, workers, slots);
+        let mut world = World::starting_at(start, seed, faults, (jobs, false), workers, slots);
         let mut random = Random(seed ^ 1);
         if restart {
             // An abandoned epoch, with packets still in flight.
@@ -339,6 +347,7 @@ fn the_pool_is_the_window_and_a_result_the_credit() {
 fn pools_are_static() {
     let mut world = World::new(1, Faults::default(), 2, 2, 8);
     let lease = |slots| Lease {
+        tree: TreeId(0),
         job: JobId(3),
         epoch: Epoch(1),
         workers: vec![PortId(70), PortId(71)],
@@ -357,7 +366,7 @@ fn disagreement_and_dead_switches_are_reported() {
     let mut world = World::new(1, Faults::default(), 1, 3, 8);
     for host in 0..3 {
         let numel = if host == 1 { 101 } else { 100 };
-        world.submit_at(host, SUM, numel, vec![0; numel * 4]);
+        world.submit_at(host, SUM, numel, vec![0; numel * 4], Pattern::Allreduce);
     }
     world.run(Time(SECOND), |w| w.hosts.iter().all(|h| h.mismatch));
     assert!(world.hosts.iter().all(|h| h.mismatch));
@@ -371,6 +380,8 @@ fn disagreement_and_dead_switches_are_reported() {
 fn every_reason_to_drop_is_distinguished() {
     let mut world = World::new(1, Faults::default(), 2, 2, 4);
     let good = Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: Kind::Contribution,
         resent: false,
         arithmetic: Arithmetic::Wrapping,
@@ -430,9 +441,20 @@ fn a_notice_names_the_worker_that_differs_from_the_first() {
     let mut switch = Switch::new(8, ROW, Rows::new(32, ROW.into()));
     let workers = vec![PortId(0), PortId(1), PortId(2)];
     let (job, epoch, slots, fragment_bytes) = (JobId(1), Epoch(1), 4, ROW);
-    switch.install(Time(0), Lease { job, epoch, workers, slots, fragment_bytes }).unwrap();
+    switch
+        .install(Time(0), Lease { tree: TreeId(0), job, epoch, workers, slots, fragment_bytes })
+        .unwrap();
     let (worker, workers, timeout_ns) = (2, 3, 1000);
-    let config = WorkerConfig { job, epoch, worker, workers, slots, fragment_bytes, timeout_ns };
+    let config = WorkerConfig {
+        copies: false,
+        job,
+        epoch,
+        worker,
+        workers,
+        slots,
+        fragment_bytes,
+        timeout_ns,
+    };
     let mut machine = Worker::new(Time(0), config);
     let format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
     let fragments = Fragments::All;

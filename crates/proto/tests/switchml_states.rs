@@ -10,6 +10,8 @@ use netsum_wire::*;
 
 fn contribution(worker: u8, round: u32) -> Header {
     Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: Kind::Contribution,
         resent: false,
         arithmetic: Arithmetic::Wrapping,
@@ -75,7 +77,7 @@ fn a_switch_implements_the_table() {
             let mut switch = Switch::new(2, 4, Rows::new(3, 4));
             let workers = (0..3).map(PortId).collect();
             let (job, epoch) = (JobId(1), Epoch(1));
-            let lease = Lease { job, epoch, workers, slots: 1, fragment_bytes: 4 };
+            let lease = Lease { tree: TreeId(0), job, epoch, workers, slots: 1, fragment_bytes: 4 };
             switch.install(Time(0), lease).unwrap();
             for past in &history {
                 act(&mut switch, past);

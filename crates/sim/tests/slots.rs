@@ -27,7 +27,7 @@ fn slots(window: u16, congestion: CongestionRule) -> Scheme {
 
 fn pool(slots: u16) -> Scheme {
     let timeout_ns = PoolConfig::TIMEOUT_NS;
-    Scheme::Pool(PoolConfig { slots, fragment_bytes: 1408, timeout_ns })
+    Scheme::Pool(PoolConfig { slots, fragment_bytes: 1408, timeout_ns, copies: false })
 }
 
 fn job(placement: Vec<u32>, servers: Vec<u32>, bytes: u64, steps: u32, scheme: Scheme) -> JobSpec {

@@ -265,7 +265,7 @@ impl JobShape {
             scale: random.pick(&[0, 0, 1024]),
             congestion: random.pick(CongestionRule::ALL).to_string(),
             encrypt: random.chance(300_000),
-            all_collectives: protocol != "switchml" && random.chance(400_000),
+            all_collectives: random.chance(400_000),
         }
     }
 }

@@ -284,7 +284,7 @@ pub fn hop_of(packet: &[u8]) -> Option<(JobId, TreeId)> {
     let tree = match *packet.first()? {
         panama::SEALED_VERSION | panama::ENCRYPTED_VERSION => *packet.get(2)?,
         atp::SEALED_VERSION | atp::ENCRYPTED_VERSION => *packet.get(3)?,
-        switchml::SEALED_VERSION | switchml::ENCRYPTED_VERSION => 0,
+        switchml::SEALED_VERSION | switchml::ENCRYPTED_VERSION => *packet.get(switchml::TREE_AT)?,
         _ => return None,
     };
     Some((job_of(packet)?, TreeId(tree)))

@@ -3,13 +3,15 @@
 //! The fields are those of SwitchML's code (p4lang/p4app-switchML: message type, job number, element index,
 //! pool index with the version as its highest bit, two exponents). Differs: a full round number takes the
 //! place of the version bit, which cannot tell a packet that is two rounds late; the exponents are of all
-//! fragments and one per packet; job and epoch as in the other protocols.
+//! fragments and one per packet; job and epoch as in the other protocols. Parties and a second pool, for
+//! collectives other than allreduce, are ours.
 
 use crate::arithmetic::Arithmetic;
 use crate::extension;
 use crate::field::{DecodeError, be16, be32, put16, put32};
-use crate::ids::{Epoch, JobId};
+use crate::ids::{Epoch, JobId, TreeId};
 use crate::packet::packet_header;
+use crate::parties::Parties;
 
 /// Bytes before the payload.
 pub const HEADER_LEN: usize = 38;
@@ -26,20 +28,34 @@ pub const ENCRYPTED_VERSION: u8 = extension::encrypted_version(VERSION);
 pub enum Kind {
     /// Up: one worker's fragment.
     Contribution = 0,
-    /// Down: the sum of all; it is the credit for the slot's next fragment.
+    /// Down: the sum of all, or what one worker has sent; it is the credit for the slot's next fragment.
     Result = 1,
     /// Down: the workers disagree on the properties of the fragment. No payload.
     Mismatch = 2,
     /// Up: nothing more will be sent in this epoch. No payload.
     Fin = 3,
+    /// Up: the worker takes part in a fragment to which it contributes no elements. No payload.
+    Ready = 4,
+    /// Down: all take part in a fragment whose result is for others; the credit, as a result. No payload.
+    Done = 5,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Contribution, Kind::Result, Kind::Mismatch, Kind::Fin];
+    const ALL: [Kind; 6] =
+        [Kind::Contribution, Kind::Result, Kind::Mismatch, Kind::Fin, Kind::Ready, Kind::Done];
 
     /// Whether elements may follow the header.
     pub const fn has_payload(self) -> bool {
         matches!(self, Kind::Contribution | Kind::Result)
+    }
+
+    /// Whether packets of the kind go up and can belong to fragments with these parties.
+    const fn fits(self, parties: Parties) -> bool {
+        match self {
+            Kind::Contribution => !matches!(parties, Parties::Nobody),
+            Kind::Ready => matches!(parties, Parties::FromOne(_) | Parties::Nobody),
+            _ => matches!(parties, Parties::All),
+        }
     }
 }
 
@@ -68,10 +84,17 @@ pub struct Header {
     pub n_elems: u16,
     /// Exponent of the next fragment in this slot; a switch keeps the maximum.
     pub next_exponent: i16,
+    /// Pool of the job: 0 for sums, 1 for what one worker sends to all others.
+    pub tree: TreeId,
+    /// Up: who contributes and who takes, by the workers' numbers.
+    pub parties: Parties,
 }
 
 /// Replaces a worker's number in packets of a switch.
 pub const NOBODY: u8 = u8::MAX;
+
+/// Where the pool is in sealed packets, too.
+pub(crate) const TREE_AT: usize = 24;
 
 const RESENT: u8 = 0x10;
 const KIND_BITS: u8 = 0x0f;
@@ -85,6 +108,7 @@ impl Header {
         let kind = kind.filter(|_| h[1] & !(KIND_BITS | RESENT) == 0);
         let kind = kind.ok_or(DecodeError::UnknownKind)?;
         let arithmetic = Arithmetic::from_code(h[2]).filter(|a| a.in_slots());
+        let parties = Parties::from_codes(h[25], h[26]).filter(|parties| kind.fits(*parties));
         let header = Header {
             kind,
             resent: h[1] & RESENT != 0,
@@ -97,8 +121,10 @@ impl Header {
             slot: be16(h, 18),
             n_elems: be16(h, 20),
             next_exponent: be16(h, 22) as i16,
+            tree: TreeId(h[TREE_AT]),
+            parties: parties.ok_or(DecodeError::Reserved)?,
         };
-        if h[24..] != [0; 14] {
+        if h[27..] != [0; 11] {
             return Err(DecodeError::Reserved);
         }
         if payload.len() != header.payload_len() {
@@ -121,7 +147,10 @@ impl Header {
         put16(h, 18, self.slot);
         put16(h, 20, self.n_elems);
         put16(h, 22, self.next_exponent as u16);
-        h[24..].fill(0);
+        h[TREE_AT] = self.tree.0;
+        h[25] = self.parties.code();
+        h[26] = self.parties.rank();
+        h[27..].fill(0);
     }
 
     /// Number of bytes after the header.
@@ -132,7 +161,7 @@ impl Header {
     }
 }
 
-packet_header!(Header, tree: |_h| crate::TreeId(0));
+packet_header!(Header, tree: |h| h.tree);
 
 #[cfg(test)]
 mod tests {
@@ -152,6 +181,8 @@ mod tests {
             slot: 0x0f10,
             n_elems: 2,
             next_exponent: -2,
+            tree: TreeId(1),
+            parties: Parties::ToOne(9),
         }
     }
 
@@ -167,7 +198,7 @@ mod tests {
     fn layout_is_the_documented_one() {
         let expected = [
             0x31, 0x10, 3, 5, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 0, 2, 0xff,
-            0xfe, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+            0xfe, 1, 1, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
         let packet = packet(&header());
         assert_eq!(packet[..HEADER_LEN], expected);
@@ -186,7 +217,11 @@ mod tests {
         };
         assert_eq!(Header::decode(&good[..37]).unwrap_err(), DecodeError::TruncatedHeader);
         assert_eq!(with(0, 0x21), DecodeError::UnknownVersion);
-        assert_eq!(with(1, 0x04), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x06), DecodeError::UnknownKind);
+        assert_eq!(with(1, 0x04), DecodeError::Reserved, "every rank contributes to a sum");
+        assert_eq!(with(1, 0x01), DecodeError::Reserved, "results name no parties");
+        assert_eq!(with(25, 4), DecodeError::Reserved);
+        assert_eq!(with(26, 64), DecodeError::Reserved);
         assert_eq!(with(1, 0x20), DecodeError::UnknownKind);
         assert_eq!(with(2, 4), DecodeError::UnknownFormat, "floats have no place in a slot");
         assert_eq!(with(21, 3), DecodeError::PayloadLength);
@@ -200,9 +235,11 @@ mod tests {
         ) {
             if plausible && bytes.len() >= HEADER_LEN {
                 bytes[0] = VERSION;
-                bytes[1] &= 0x13;
+                bytes[1] &= 0x17;
                 bytes[2] &= 3;
-                bytes[24..38].fill(0);
+                bytes[25] &= 3;
+                bytes[26] &= 0x3f;
+                bytes[27..38].fill(0);
                 let elements = (bytes.len() - HEADER_LEN) / 4;
                 bytes.truncate(HEADER_LEN + elements * 4);
                 bytes[20..22].copy_from_slice(&(elements as u16).to_be_bytes());

@@ -169,6 +169,7 @@ fn pool(lease: &pb::Lease) -> Result<switchml::Lease<SocketAddr>, String> {
     Ok(switchml::Lease {
         job: JobId(lease.job),
         epoch: epoch(lease.epoch)?,
+        tree: TreeId(number(lease.tree, "tree")?),
         workers: lease.children.iter().map(|c| address(&c.address)).collect::<Result<_, _>>()?,
         slots: number(lease.slots, "slots")?,
         fragment_bytes: number(lease.fragment_bytes, "fragment size")?,

@@ -241,8 +241,6 @@ impl JobSpec {
                 format!("at most {MAX_SCOPED_RANKS} ranks, and this job has {size}")
             } else if release_fraction < 1.0 {
                 "sums of all ranks, and this job has a release_fraction below 1".to_owned()
-            } else if protocol == Some(Protocol::Switchml) {
-                "protocols panama and atp".to_owned()
             } else {
                 String::new()
             };

@@ -98,7 +98,7 @@ impl State {
             wanted => format!("{} of {wanted} trees: {}", trees.len(), causes.join("; ")),
         };
         let (choice, slot_space) = (String::new(), 0);
-        let copies = self.has_copies(job, protocol, &trees);
+        let copies = self.has_copies(job, &trees);
         if copies {
             trees.extend_from_within(..);
         }
@@ -122,7 +122,7 @@ impl State {
             choice: String::new(),
             slot_space: 0,
             trees: Vec::new(),
-            copies: self.has_copies(job, protocol, &[]),
+            copies: self.has_copies(job, &[]),
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes: job.fragment_bytes.unwrap_or_else(|| self.fragment_bytes(job, &[])),
             window_max: 0,
@@ -228,7 +228,7 @@ impl State {
         while !trees.is_empty() {
             let free = |switch| self.free(switch, &taken);
             let mut granted = trees.clone();
-            if self.has_copies(job, protocol, trees) {
+            if self.has_copies(job, trees) {
                 granted.extend_from_within(..);
             }
             let terms = Terms {
@@ -263,15 +263,10 @@ impl State {
     }
 
     /// Whether a job's trees get copies: it asks for that, and all their switches handle what travels on copies.
-    pub(super) fn has_copies(
-        &self,
-        job: &Job,
-        protocol: Protocol,
-        trees: &[AggregationTree],
-    ) -> bool {
+    pub(super) fn has_copies(&self, job: &Job, trees: &[AggregationTree]) -> bool {
         let mut switches = trees.iter().flat_map(AggregationTree::switches);
         let handle = |switch| self.switches[&switch].hello.all_collectives;
-        protocol != Protocol::Switchml && job.spec.all_collectives && switches.all(handle)
+        job.spec.all_collectives && switches.all(handle)
     }
 
     /// Leases of other jobs, by switch.

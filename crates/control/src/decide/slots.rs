@@ -121,7 +121,7 @@ impl State {
             false => format!("{} of {wanted} servers: {}", trees.len(), causes.join("; ")),
         };
         let slot_space = self.slot_space(job, &trees);
-        let copies = self.has_copies(job, protocol, &trees);
+        let copies = self.has_copies(job, &trees);
         if copies {
             trees.extend_from_within(..);
         }
@@ -180,12 +180,16 @@ impl State {
             true => String::new(),
             false => format!("{} of 1 pools: {}", trees.len(), causes.join("; ")),
         };
+        let copies = self.has_copies(job, &trees);
+        if copies {
+            trees.extend_from_within(..);
+        }
         Proposal {
             protocol,
             choice: String::new(),
             slot_space: 0,
             trees,
-            copies: false,
+            copies,
             order: job.order.clone().unwrap_or_else(|| SumOrder::flat(job.spec.size)),
             fragment_bytes,
             window_max,

@@ -79,10 +79,6 @@ fn what_cannot_have_copies_is_refused() {
     for (wrong, why) in [
         (request(65), "at most 64 ranks, and this job has 65"),
         (pb::CreateJobRequest { release_fraction: 0.5, ..request(4) }, "sums of all ranks"),
-        (
-            pb::CreateJobRequest { protocol: "switchml".to_owned(), ..request(4) },
-            "protocols panama and atp only",
-        ),
     ] {
         let answer = world.play(Event::CreateJob { request: wrong, key: KEY, from: None });
         let problem = format!("{:?}", answer.unwrap_err());

@@ -24,7 +24,7 @@ use netsum_proto::{Hop, PortId, Time, switchml};
 use netsum_wire::seal::{HopKeys, with_room};
 use netsum_wire::switchml::{Header, Kind};
 use netsum_wire::tag::Mac;
-use netsum_wire::{Arithmetic, Epoch, JobId, PacketHeader};
+use netsum_wire::{Arithmetic, Epoch, JobId, PacketHeader, Parties, TreeId};
 use record::{commit, machine, median};
 use serde_json::json;
 
@@ -175,7 +175,14 @@ impl Sender {
         let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 9));
         let workers = vec![socket.local_addr(), nobody];
         let (job_id, epoch) = (JobId(job), Epoch(1));
-        let lease = switchml::Lease { job: job_id, epoch, workers, slots: 1, fragment_bytes: ROW };
+        let lease = switchml::Lease {
+            tree: TreeId(0),
+            job: job_id,
+            epoch,
+            workers,
+            slots: 1,
+            fragment_bytes: ROW,
+        };
         switch.install_with(lease, Some(vec![keys(); 2])).expect("the lease fits");
         let mut batch = SendBatch::new();
         batch.set_destination(0, switch.local_addr());
@@ -205,6 +212,8 @@ fn keys() -> HopKeys {
 
 fn packet(job: u32) -> Vec<u8> {
     let header = Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: Kind::Contribution,
         resent: false,
         arithmetic: Arithmetic::Max,

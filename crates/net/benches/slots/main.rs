@@ -118,10 +118,12 @@ impl Job {
         let workers = workers();
         let (job, epoch, slots) = (JobId(1), Epoch(1), WINDOW);
         let at = workers.iter().map(|(w, _)| w.local_addr()).collect();
-        let lease = switchml::Lease { job, epoch, workers: at, slots, fragment_bytes };
+        let lease =
+            switchml::Lease { tree: TreeId(0), job, epoch, workers: at, slots, fragment_bytes };
         switch.install_with(lease, secrets(mac, 0..WORKERS)).expect("the lease fits");
         for (rank, (worker, _)) in workers.iter().enumerate() {
             let config = switchml::WorkerConfig {
+                copies: false,
                 job,
                 epoch,
                 worker: rank as u8,

@@ -72,8 +72,16 @@ impl Rig {
             |job, ranks, _| {
                 let (job, epoch) = (JobId(job), Epoch(EPOCH));
                 let (workers, slots) = (ranks.to_vec(), WINDOW);
-                let lease = switchml::Lease { job, epoch, workers, slots, fragment_bytes: ROW };
+                let lease = switchml::Lease {
+                    tree: TreeId(0),
+                    job,
+                    epoch,
+                    workers,
+                    slots,
+                    fragment_bytes: ROW,
+                };
                 let config = move |rank: usize| switchml::WorkerConfig {
+                    copies: false,
                     job,
                     epoch,
                     worker: rank as u8,
@@ -523,6 +531,8 @@ fn atp_header(shape: &Shape, n_elems: u16) -> netsum_wire::atp::Header {
 
 fn switchml_header(shape: &Shape, kind: u8, n_elems: u16) -> netsum_wire::switchml::Header {
     netsum_wire::switchml::Header {
+        tree: TreeId(0),
+        parties: Parties::All,
         kind: netsum_wire::switchml::Kind::Contribution,
         resent: false,
         arithmetic: Arithmetic::Wrapping,

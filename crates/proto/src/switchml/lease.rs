@@ -8,14 +8,16 @@ use crate::lease::{Granted, LeaseKey, Superseded};
 /// Most workers of a job, as in the paper.
 pub const MAX_WORKERS: usize = 32;
 
-/// Grant to one job at the one switch that adds for it. `P` names a worker: a port number for machines, an address for
-/// drivers.
+/// Grant of one pool to one job at the one switch that adds for it. `P` names a worker: a port number for machines, an
+/// address for drivers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease<P = PortId> {
     /// Job.
     pub job: JobId,
     /// Version of the plan; a lease of a later epoch replaces this one.
     pub epoch: Epoch,
+    /// Pool of the job: 0 for sums, 1 for what one worker sends to all others.
+    pub tree: TreeId,
     /// Workers by number.
     pub workers: Vec<P>,
     /// Slots of the pool; each takes two rows of memory.
@@ -68,6 +70,7 @@ impl<P: Copy> Lease<P> {
         Lease {
             job: self.job,
             epoch: self.epoch,
+            tree: self.tree,
             workers: self.workers.iter().copied().map(name).collect(),
             slots: self.slots,
             fragment_bytes: self.fragment_bytes,
@@ -105,7 +108,7 @@ impl Lease {
 
 impl Granted for Lease {
     fn key(&self) -> LeaseKey {
-        LeaseKey { job: self.job, epoch: self.epoch, tree: TreeId(0) }
+        LeaseKey { job: self.job, epoch: self.epoch, tree: self.tree }
     }
 }
 

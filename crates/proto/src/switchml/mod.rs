@@ -7,9 +7,14 @@
 //!
 //! Differs from SwitchML's code: a full round number instead of one bit, any number of jobs, and exponents within one
 //! operation only, so that all workers carry the same ones.
+//!
+//! The other collectives are ours. Every worker sends a packet for every fragment, without elements where it has none to
+//! contribute, and gets one back, without elements where it takes none: so the reasoning about rounds is the same. What
+//! one worker sends to all others has a pool of its own, so that it travels while sums do.
 
 mod lease;
 mod payload;
+mod pool;
 mod switch;
 mod work;
 mod worker;

@@ -21,8 +21,7 @@ impl Worker {
         out: &mut [u8],
     ) {
         let Some((_, content)) = &outgoing.payload else { return };
-        let g = self.g_in_flight(&outgoing.header);
-        let operation = g.and_then(|g| self.operations.find(g));
+        let operation = self.operation_of(&outgoing.header);
         let operation = operation.expect("a packet in flight has an operation");
         let dtype = operation.state.what.format.dtype;
         match content {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use netsum_wire::{Epoch, JobId, TreeId};
+use netsum_wire::{Epoch, JobId, Parties};
 
 use super::lease::{Lease, LeaseError};
 use super::{Header, Kind, NOBODY};
@@ -19,11 +19,11 @@ pub type Transmit<B> = RowTransmit<Header, B>;
 /// Counters of one pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Fragments that were added.
+    /// Fragments that were added, or copied.
     pub added: u64,
-    /// Sums of all workers.
+    /// Results, of all workers.
     pub completed: u64,
-    /// Fragments that had already been added.
+    /// Packets that had already arrived.
     pub duplicates: u64,
     /// Duplicates that were answered with the sum.
     pub answered: u64,
@@ -31,15 +31,12 @@ pub struct Counters {
     pub mismatches: u64,
 }
 
-/// A job has one pool at a switch.
-const POOL: TreeId = TreeId(0);
-
 /// One round of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Round<B> {
-    /// Header of its first contribution; the exponent is the greatest so far.
+    /// Header of its first packet; the exponent is the greatest so far.
     header: Header,
-    /// Workers that have contributed, by number (the paper's `seen`).
+    /// Workers that have sent theirs, by number (the paper's `seen`).
     arrived: u32,
     began: Began,
     values: Option<B>,
@@ -84,7 +81,7 @@ impl<V: Values> Aggregator for Switch<V> {
         if !self.pools.admits(&lease)? {
             return Ok(());
         }
-        let others = self.pools.others(lease.job, POOL);
+        let others = self.pools.others(lease.job, lease.tree);
         let free = self.rows - others.map(|p| p.lease.rows()).sum::<u32>();
         let needed = lease.rows();
         if needed > free {
@@ -213,7 +210,7 @@ impl<V: Values> Switch<V> {
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), DropReason> {
-        let pool = self.pools.get_mut(header.job, POOL).ok_or(DropReason::NoLease)?;
+        let pool = self.pools.get_mut(header.job, header.tree).ok_or(DropReason::NoLease)?;
         epoch::check(header.epoch, pool.lease.epoch)?;
         let worker = pool.lease.workers.iter().position(|&p| p == from);
         let worker = worker.ok_or(DropReason::NotANeighbour)?;
@@ -225,7 +222,7 @@ impl<V: Values> Switch<V> {
         }
         pool.last_seen = now;
         match header.kind {
-            Kind::Contribution => self.contribute(now, worker, header, payload),
+            Kind::Contribution | Kind::Ready => self.contribute(now, worker, header, payload),
             Kind::Fin => {
                 pool.finished |= 1 << worker;
                 if pool.finished.count_ones() as usize == pool.lease.workers.len() {
@@ -233,7 +230,7 @@ impl<V: Values> Switch<V> {
                 }
                 Ok(())
             }
-            Kind::Result | Kind::Mismatch => Err(DropReason::WrongDirection),
+            Kind::Result | Kind::Mismatch | Kind::Done => Err(DropReason::WrongDirection),
         }
     }
 
@@ -244,7 +241,11 @@ impl<V: Values> Switch<V> {
         header: &Header,
         payload: &V::Payload,
     ) -> Result<(), DropReason> {
-        let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
+        let pool = self.pools.get_mut(header.job, header.tree).expect("it was found");
+        let contributes = header.parties.contributes(1 << worker);
+        if contributes != (header.kind == Kind::Contribution) {
+            return Err(DropReason::Members);
+        }
         let index = pool.place(header)?;
         let round = &mut pool.rounds[index];
         let begun = round.as_ref().is_some_and(|r| r.header.round == header.round);
@@ -253,10 +254,7 @@ impl<V: Values> Switch<V> {
             if let Some(values) = round.take().and_then(|old| old.values) {
                 self.values.free(values);
             }
-            let values = match header.n_elems {
-                0 => None,
-                _ => Some(self.values.store(payload).ok_or(DropReason::NoMemory)?),
-            };
+            let values = None;
             *round = Some(Round { header: *header, arrived: 0, began: Began::UNMEASURED, values });
         }
         let round = round.as_mut().expect("it has begun");
@@ -266,16 +264,25 @@ impl<V: Values> Switch<V> {
         if !round.agrees(header) {
             pool.counters.mismatches += 1;
             // The worker is the one whose packet differs from the first.
-            let notice = Header { kind: Kind::Mismatch, n_elems: 0, ..*header };
-            self.multicast(header.job, notice, None);
+            let notice =
+                Header { kind: Kind::Mismatch, n_elems: 0, parties: Parties::All, ..*header };
+            self.notify(notice);
             return Err(DropReason::Mismatch);
         }
-        if let Some(values) = round.values.filter(|_| begun) {
-            self.values.combine(values, header.arithmetic, payload);
+        if contributes && header.n_elems > 0 {
+            match round.values {
+                Some(values) => {
+                    self.values.combine(values, header.arithmetic, payload);
+                }
+                None => {
+                    let values = self.values.store(payload).ok_or(DropReason::NoMemory)?;
+                    round.values = Some(values);
+                }
+            }
         }
         round.arrived |= 1 << worker;
         round.header.next_exponent = round.header.next_exponent.max(header.next_exponent);
-        pool.counters.added += 1;
+        pool.counters.added += u64::from(contributes);
         let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
         match begun {
             true => pool.meter.arrive(now, worker, round.began, complete),
@@ -283,31 +290,34 @@ impl<V: Values> Switch<V> {
         }
         if complete {
             pool.counters.completed += 1;
-            let (result, values) = round.result();
-            self.multicast(header.job, result, values);
+            for (worker, &to) in pool.lease.workers.iter().enumerate() {
+                let (header, payload) = round.answer(worker);
+                self.outbox.push_back(Transmit { to, header, payload });
+            }
         }
         Ok(())
     }
 
     /// Answers a contribution that was already counted: its worker may lack the result.
     fn answer(&mut self, index: usize, worker: usize, header: &Header) -> DropReason {
-        let pool = self.pools.get_mut(header.job, POOL).expect("it was found");
+        let pool = self.pools.get_mut(header.job, header.tree).expect("it was found");
         pool.counters.duplicates += 1;
         let round = pool.rounds[index].as_ref().expect("it has begun");
         let complete = round.arrived.count_ones() as usize == pool.lease.workers.len();
         if complete && header.resent {
             pool.counters.answered += 1;
-            let (header, payload) = round.result();
+            let (header, payload) = round.answer(worker);
             let to = pool.lease.workers[worker];
             self.outbox.push_back(Transmit { to, header, payload });
         }
         DropReason::Duplicate
     }
 
-    fn multicast(&mut self, job: JobId, header: Header, payload: Option<V::Buffer>) {
-        let pool = self.pools.get(job, POOL).expect("it was found");
+    /// Sends a notice to all workers.
+    fn notify(&mut self, notice: Header) {
+        let pool = self.pools.get(notice.job, notice.tree).expect("it was found");
         for &to in &pool.lease.workers {
-            self.outbox.push_back(Transmit { to, header, payload });
+            self.outbox.push_back(Transmit { to, header: notice, payload: None });
         }
     }
 }
@@ -359,10 +369,19 @@ impl<B: Copy> Round<B> {
         self.header.chunk == header.chunk
             && self.header.n_elems == header.n_elems
             && self.header.arithmetic == header.arithmetic
+            && self.header.parties == header.parties
     }
 
-    fn result(&self) -> (Header, Option<B>) {
-        let header = Header { kind: Kind::Result, resent: false, worker: NOBODY, ..self.header };
-        (header, self.values)
+    /// What a worker gets when all have sent theirs: the result, or, if others take it, that it is done.
+    fn answer(&self, worker: usize) -> (Header, Option<B>) {
+        let takes = self.header.parties.takes(1 << worker);
+        let header = Header {
+            kind: if takes { Kind::Result } else { Kind::Done },
+            resent: false,
+            worker: NOBODY,
+            parties: Parties::All,
+            ..self.header
+        };
+        (header, self.values.filter(|_| takes))
     }
 }

@@ -19,7 +19,10 @@ pub struct WorkerConfig {
     pub worker: u8,
     /// Number of workers of the job.
     pub workers: u8,
-    /// Number of slots of the pool.
+    /// Whether the job has a second pool, in which one worker's elements are copied to the others, so that all
+    /// collectives go through the switch; workers are then numbered as ranks.
+    pub copies: bool,
+    /// Number of slots of each pool.
     pub slots: u16,
     /// Largest payload, in steps of 4.
     pub fragment_bytes: u16,
@@ -30,7 +33,7 @@ pub struct WorkerConfig {
 /// Destination and content of a result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Accepted {
-    /// Number of the packet in this epoch.
+    /// Number of the packet in this epoch, over the packets of all pools.
     pub g: u64,
     /// Id of the operation.
     pub id: u64,

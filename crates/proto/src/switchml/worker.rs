@@ -5,14 +5,16 @@ use std::ops::Range;
 
 use super::{Header, Kind};
 use netsum_wire::fixed::{Exponent, Scale};
-use netsum_wire::{Arithmetic, Format, TreeId, Words};
+use netsum_wire::{Arithmetic, Format, Parties, TreeId, Words};
 
+use super::pool::{Pool, Sending};
 use super::work::{Accepted, Content, Outgoing, WorkerConfig};
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress, TreeProgress};
-use crate::operations::{ActiveOperation, Operations, Submission, elements_per_fragment};
+use crate::lanes::Lanes;
+use crate::operations::{ActiveOperation, Submission, elements_per_fragment};
 use crate::worker::{Event, Settings, WorkerMachine};
-use crate::{DropReason, Time, epoch, sequence};
+use crate::{DropReason, Pattern, Time, epoch};
 
 /// An operation's packets: for reals, `leads` packets that carry the first exponents come first.
 #[derive(Clone, Debug)]
@@ -25,37 +27,30 @@ pub(super) struct Stage {
     pub(super) what: Submission,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Slot {
-    /// Next round to send, or the one in flight; packets carry its low 32 bits.
-    round: u64,
-    in_flight: bool,
-}
-
 /// The worker as a state machine, for one epoch. It holds no payload.
 pub struct Worker {
     config: WorkerConfig,
-    slots: Vec<Slot>,
-    pub(super) operations: Operations<Stage>,
-    /// Slots that have become free, and slots whose packet was lost.
-    ready: VecDeque<(u16, bool)>,
-    /// Deadlines in order of time: all packets have the same time-out.
-    deadlines: VecDeque<(Time, u16, u64)>,
+    /// The pool for sums, and the one for copies if there is one.
+    pools: Vec<Pool>,
+    pub(super) operations: Lanes<Stage>,
+    /// Fragments that are complete and whose result other ranks take.
+    settled: VecDeque<Accepted>,
     notices: VecDeque<Outgoing>,
     events: VecDeque<Event>,
-    timeout_ns: u64,
-    timeouts: u32,
-    next_doubling: u32,
-    last_seen: Time,
-    stats: TreeStats,
+    /// The pool whose turn it is for the next packet.
+    turn: usize,
 }
 
-/// Number of time-outs until the time-out doubles, and the increment of that number for each further doubling.
-const DOUBLING: u32 = 100;
-/// Maximum time-out: a switch that answers again must be noticed soon.
-const MAX_TIMEOUT_NS: u64 = 250_000_000;
-/// Time without a result after which the switch is reported as silent.
-const SILENT_NS: u64 = 1_500_000_000;
+/// What a number of a pool is.
+struct Numbered<'a> {
+    operation: &'a ActiveOperation<Stage>,
+    /// Position among the numbers of the operation.
+    offset: u64,
+    parties: Parties,
+    /// Index in the buffer and elements; `None` for a lead.
+    place: Option<(u32, Range<u64>)>,
+}
+
 /// Replaces an exponent if the packet carries none.
 const NO_EXPONENT: i16 = i16::MIN;
 
@@ -70,24 +65,23 @@ impl WorkerMachine for Worker {
     }
 
     fn settings(config: &WorkerConfig) -> Settings {
+        let trees = pools(config);
         // A worker that contributes to a slot's next round has the result of this one.
-        let retained = config.slots.into();
-        Settings { trees: 1, retained, fragment_bytes: config.fragment_bytes }
+        let retained = usize::from(config.slots) * trees;
+        Settings { trees, retained, fragment_bytes: config.fragment_bytes }
     }
 
     fn starting_at(now: Time, config: WorkerConfig, first: u64) -> Self {
+        let WorkerConfig { slots, timeout_ns, copies, .. } = config;
+        let trees = pools(&config);
+        let pool = || Pool::new(now, slots, first, timeout_ns);
         Worker {
-            slots: vec![Slot { round: first, in_flight: false }; config.slots.into()],
-            operations: Operations::new(first * u64::from(config.slots)),
-            ready: (0..config.slots).map(|slot| (slot, false)).collect(),
-            deadlines: VecDeque::new(),
+            pools: std::iter::repeat_with(pool).take(trees).collect(),
+            operations: Lanes::new(trees, copies, first * u64::from(slots)),
+            settled: VecDeque::new(),
             notices: VecDeque::new(),
             events: VecDeque::new(),
-            timeout_ns: config.timeout_ns,
-            timeouts: 0,
-            next_doubling: DOUBLING,
-            last_seen: now,
-            stats: TreeStats::default(),
+            turn: 0,
             config,
         }
     }
@@ -99,15 +93,20 @@ impl WorkerMachine for Worker {
     fn submit(&mut self, what: Submission) {
         let (format, ranks) = (what.format, self.config.workers.into());
         assert!(super::supports(format, ranks), "{:?} goes over the hosts", what.format);
+        let scoped = what.pattern != Pattern::Allreduce;
+        assert!(!scoped || self.config.copies, "the plan is for allreduce alone");
+        let copies = what.pattern.copies() || what.pattern == Pattern::Barrier;
+        assert!(!copies || format.dtype.size() == 4, "what is copied is counted in words");
         let id = what.id;
         let per_fragment = elements_per_fragment(self.config.fragment_bytes, format.dtype);
         let fragments = what.count_of(per_fragment);
-        let words = Words::of(format, ranks);
+        let words = if copies { Some(Words::copied(format)) } else { Words::of(format, ranks) };
         let reals = words.is_none();
         let leads = if reals { fragments.min(self.config.slots.into()) } else { 0 };
         let exponents = vec![None; if reals { fragments as usize } else { 0 }];
         let stage = Stage { leads, exponents, words, what: what.clone() };
-        if !self.operations.submit_with_leads(what, per_fragment, leads, stage) {
+        let operations = self.operations.of_operation(&what);
+        if !operations.submit_with_leads(what, per_fragment, leads, stage) {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
     }
@@ -118,16 +117,22 @@ impl WorkerMachine for Worker {
         _: bool,
         header: &Header,
     ) -> Result<Option<Accepted>, DropReason> {
-        if header.job != self.config.job || header.slot >= self.config.slots {
+        let known = usize::from(header.tree.0) < self.pools.len();
+        if header.job != self.config.job || !known || header.slot >= self.config.slots {
             return Err(DropReason::NoLease);
         }
         epoch::check(header.epoch, self.config.epoch)?;
         match header.kind {
-            Kind::Result => self.take_result(now, header).map(Some),
+            Kind::Result => self.take(now, header).map(Some),
+            Kind::Done => {
+                let accepted = self.take(now, header)?;
+                self.settled.push_back(accepted);
+                Ok(None)
+            }
             Kind::Mismatch => {
-                let g = self.g_in_flight(header).ok_or(DropReason::Unexpected)?;
-                let operation = self.operations.find(g);
-                let id = operation.ok_or(DropReason::Unexpected)?.submission.id;
+                let number = self.pool(header).near(header).ok_or(DropReason::Unexpected)?;
+                let found = self.find(header.tree.0.into(), number);
+                let id = found.ok_or(DropReason::Unexpected)?.operation.submission.id;
                 let named = (header.worker < self.config.workers).then_some(header.worker.into());
                 let event = Event::Mismatch { id, named };
                 if !self.events.contains(&event) {
@@ -135,7 +140,7 @@ impl WorkerMachine for Worker {
                 }
                 Ok(None)
             }
-            Kind::Contribution | Kind::Fin => Err(DropReason::WrongDirection),
+            Kind::Contribution | Kind::Fin | Kind::Ready => Err(DropReason::WrongDirection),
         }
     }
 
@@ -143,30 +148,23 @@ impl WorkerMachine for Worker {
         self.read_payload(accepted, payload, out);
     }
 
+    fn poll_settled(&mut self) -> Option<Accepted> {
+        self.settled.pop_front()
+    }
+
     fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
         if let Some(notice) = self.notices.pop_front() {
             return Some(notice);
         }
-        for _ in 0..self.ready.len() {
-            let (slot, resent) = self.ready.pop_front()?;
-            let state = self.slots[usize::from(slot)];
-            if resent != state.in_flight {
-                continue;
+        for _ in 0..self.pools.len() {
+            let tree = self.turn;
+            self.turn = (self.turn + 1) % self.pools.len();
+            let operations = &self.operations;
+            let ready =
+                |number| find(operations, tree, number).is_some_and(|found| found.is_ready());
+            if let Some(Sending { number, resent }) = self.pools[tree].next(now, ready) {
+                return self.outgoing(tree, number, resent);
             }
-            let g = self.g_of(slot, state.round);
-            let Some(outgoing) = self.outgoing(g, slot, state.round, resent) else {
-                // Not submitted, or its exponent has not arrived.
-                self.ready.push_back((slot, false));
-                continue;
-            };
-            if self.slots.iter().all(|s| !s.in_flight) {
-                self.last_seen = now;
-            }
-            self.slots[usize::from(slot)].in_flight = true;
-            self.deadlines.push_back((now.after(self.timeout_ns), slot, state.round));
-            self.stats.sent += u64::from(!resent);
-            self.stats.resent += u64::from(resent);
-            return Some(outgoing);
         }
         None
     }
@@ -181,32 +179,14 @@ impl WorkerMachine for Worker {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.deadlines.front().map(|(at, ..)| *at)
+        self.pools.iter().filter_map(Pool::deadline).min()
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        while let Some(&(at, slot, round)) = self.deadlines.front() {
-            let state = self.slots[usize::from(slot)];
-            let lost = state.in_flight && state.round == round;
-            if lost && at > now {
-                break;
+        for (tree, pool) in (0..).zip(&mut self.pools) {
+            if let Some(for_ns) = pool.handle_timeout(now) {
+                self.events.push_back(Event::Silent { tree: TreeId(tree), for_ns });
             }
-            self.deadlines.pop_front();
-            if lost {
-                self.ready.push_back((slot, true));
-                self.stats.timeouts += 1;
-                self.timeouts += 1;
-                if self.timeouts >= self.next_doubling {
-                    self.next_doubling += DOUBLING;
-                    self.timeouts = 0;
-                    self.timeout_ns = (self.timeout_ns * 2).min(MAX_TIMEOUT_NS);
-                }
-            }
-        }
-        let silent = now.since(self.last_seen);
-        if silent >= SILENT_NS && self.slots.iter().any(|s| s.in_flight) {
-            self.last_seen = now;
-            self.events.push_back(Event::Silent { tree: TreeId(0), for_ns: silent });
         }
     }
 
@@ -215,8 +195,11 @@ impl WorkerMachine for Worker {
     }
 
     fn finish(&mut self) {
-        let header = Header { kind: Kind::Fin, ..self.blank(0, self.slots[0].round) };
-        self.notices.push_back(Outgoing { header, payload: None, next: None });
+        for tree in 0..self.pools.len() {
+            let round = self.pools[tree].first_round();
+            let header = Header { kind: Kind::Fin, ..self.blank(tree, 0, round) };
+            self.notices.push_back(Outgoing { header, payload: None, next: None });
+        }
     }
 
     fn outstanding(&self) -> impl Iterator<Item = &Submission> {
@@ -224,17 +207,18 @@ impl WorkerMachine for Worker {
     }
 
     fn tree_stats(&self) -> impl Iterator<Item = TreeStats> {
-        std::iter::once(self.stats())
+        self.pools.iter().map(Pool::stats)
     }
 
     fn progress(&self) -> Progress {
-        let slots = self.slots.len() as u64;
-        let has = |g: u64| self.slots[(g % slots) as usize].round > g / slots;
-        let rounds = self.slots.iter().map(|slot| slot.round);
-        let (low, high) = rounds.fold((u64::MAX, 0), |(l, h), r| (l.min(r), h.max(r)));
-        let base = (low * slots..).find(|&g| !has(g)).unwrap_or(0);
-        let above = (base..high * slots).map(has).collect();
-        Progress { trees: vec![TreeProgress { base, above, untaken: Vec::new() }] }
+        let of = |(tree, pool): (usize, &Pool)| {
+            let untaken = |&number: &u64| {
+                self.find(tree, number).is_some_and(|found| !self.has_after(found.parties))
+            };
+            let untaken = pool.recent().into_iter().filter(untaken).collect();
+            TreeProgress { untaken, ..pool.progress() }
+        };
+        Progress { trees: self.pools.iter().enumerate().map(of).collect() }
     }
 
     fn submitted(&self) -> u64 {
@@ -242,13 +226,22 @@ impl WorkerMachine for Worker {
     }
 
     fn place_of(&self, g: u64) -> Option<(u64, Range<u64>)> {
-        let slots = self.slots.len() as u64;
-        if self.slots[(g % slots) as usize].round > g / slots {
+        let (tree, number) = self.operations.place(g);
+        if self.pools[tree].has(number) {
             return None;
         }
-        let operation = self.operations.find(g)?;
-        let index = (g - operation.numbers().start).checked_sub(operation.state.leads)?;
-        Some((operation.submission.id, operation.fragment_at(index).1))
+        let Numbered { operation, parties, place, .. } = self.find(tree, number)?;
+        let (_, elements) = place.filter(|_| self.has_after(parties))?;
+        Some((operation.submission.id, elements))
+    }
+
+    fn to_repeat(&self, finished: &Finished) -> Vec<Accepted> {
+        let accepted = |(g, operation, elements): (u64, &ActiveOperation<Stage>, _)| {
+            let format = operation.submission.format;
+            let content = Content::Words(elements, Words::copied(format));
+            Accepted { g, id: operation.submission.id, dtype: format.dtype, content }
+        };
+        self.operations.to_repeat(finished).map(accepted).collect()
     }
 
     fn remaining(self, finished: &Finished) -> Vec<Submission> {
@@ -257,33 +250,33 @@ impl WorkerMachine for Worker {
 }
 
 impl Worker {
-    /// Statistics; the window is the pool.
+    /// Statistics of the pool for sums; the window is the pool.
     pub fn stats(&self) -> TreeStats {
-        TreeStats {
-            window: self.config.slots.into(),
-            window_cap: self.config.slots,
-            in_flight: self.slots.iter().filter(|slot| slot.in_flight).count() as u32,
-            ..self.stats
-        }
+        self.pools[0].stats()
     }
 
-    fn take_result(&mut self, now: Time, header: &Header) -> Result<Accepted, DropReason> {
-        let state = self.slots[usize::from(header.slot)];
-        if !state.in_flight || state.round as u32 != header.round {
-            self.stats.spurious += 1;
+    /// Handles the answer to the packet in flight in a slot.
+    fn take(&mut self, now: Time, header: &Header) -> Result<Accepted, DropReason> {
+        let tree = usize::from(header.tree.0);
+        let Some(number) = self.pools[tree].in_flight(header) else {
+            self.pools[tree].stats.spurious += 1;
             return Err(DropReason::Duplicate);
-        }
-        let g = self.g_of(header.slot, state.round);
-        let expected =
-            self.outgoing(g, header.slot, state.round, false).ok_or(DropReason::Unexpected)?;
-        let same = (expected.header.chunk, expected.header.n_elems, expected.header.arithmetic);
+        };
+        let found = self.find(tree, number).ok_or(DropReason::Unexpected)?;
+        let takes = found.parties.takes(self.me());
+        let (arithmetic, n_elems, content) = found.content(self.config.workers);
+        let same = (found.chunk(), n_elems, arithmetic);
         if same != (header.chunk, header.n_elems, header.arithmetic) {
             return Err(DropReason::Mismatch);
         }
-        let (id, content) = expected.payload.expect("a contribution has a content");
-        let operation = self.operations.find_mut(g).ok_or(DropReason::Unexpected)?;
-        let dtype = operation.state.what.format.dtype;
-        let next = operation.fragment_after(g);
+        if takes != (header.kind == Kind::Result) {
+            return Err(DropReason::Members);
+        }
+        let g = self.operations.g(tree, number);
+        let operation = self.operations.of_tree_mut(tree).find_mut(number);
+        let operation = operation.ok_or(DropReason::Unexpected)?;
+        let (id, dtype) = (operation.submission.id, operation.submission.format.dtype);
+        let next = operation.fragment_after(number);
         if let Some(next) = next.filter(|_| header.next_exponent != NO_EXPONENT) {
             let exponent = Exponent::from_wire(header.next_exponent.into());
             operation.state.exponents[next as usize] = Some(exponent);
@@ -291,48 +284,51 @@ impl Worker {
         if operation.finish_one() {
             self.events.push_back(Event::Done { id, missing: 0 });
         }
-        self.operations.forget_done(0);
-        self.last_seen = now;
-        self.stats.results += 1;
-        let slot = &mut self.slots[usize::from(header.slot)];
-        *slot = Slot { round: slot.round + 1, in_flight: false };
-        self.ready.push_back((header.slot, false));
+        self.pools[tree].complete(now, header.slot);
+        // A worker sends a round when it has the result of the one before.
+        let lowest = self.pools[tree].lowest_round();
+        let everywhere = lowest.saturating_sub(self.config.slots.into());
+        self.operations.of_tree_mut(tree).forget_done(everywhere);
         Ok(Accepted { g, id, dtype, content })
     }
 
-    /// The packet with number `g`, if it can be sent.
-    fn outgoing(&self, g: u64, slot: u16, round: u64, resent: bool) -> Option<Outgoing> {
-        let operation = self.operations.find(g)?;
-        let next = operation.fragment_after(g).map(|index| operation.fragment_at(index).1);
-        let offset = g - operation.numbers().start;
-        let stage = &operation.state;
-        let id = operation.submission.id;
-        let Some(index) = offset.checked_sub(stage.leads) else {
-            let chunk = stage.what.fingerprint ^ offset as u32;
-            let arithmetic = Arithmetic::Max;
-            let header = Header { resent, chunk, arithmetic, ..self.blank(slot, round) };
-            return Some(Outgoing { header, payload: Some((id, Content::Nothing)), next });
-        };
-        let (fragment, elements) = operation.fragment_at(index);
-        let count = elements.end - elements.start;
-        let n_elems = stage.words.map_or(count, |words| words.count(count)) as u16;
-        let (arithmetic, content) = match stage.words {
-            Some(words) => (words.arithmetic(), Content::Words(elements, words)),
-            None => {
-                let exponent = stage.exponents[index as usize]?;
-                let content = match Scale::shared(exponent, self.config.workers.into()) {
-                    Some(scale) => Content::Scaled(elements, scale),
-                    None => Content::NotFinite(elements),
-                };
-                (Arithmetic::Saturating, content)
-            }
-        };
-        let chunk = stage.what.chunk(fragment);
-        let header = Header { resent, chunk, arithmetic, n_elems, ..self.blank(slot, round) };
-        Some(Outgoing { header, payload: Some((id, content)), next })
+    fn find(&self, tree: usize, number: u64) -> Option<Numbered<'_>> {
+        find(&self.operations, tree, number)
     }
 
-    fn blank(&self, slot: u16, round: u64) -> Header {
+    /// Whether this worker has the elements of a complete fragment with these parties: who sends a fragment to all
+    /// others has them, too.
+    fn has_after(&self, parties: Parties) -> bool {
+        matches!(parties, Parties::FromOne(_)) || parties.takes(self.me())
+    }
+
+    /// This worker, as a bitmap of ranks.
+    fn me(&self) -> u64 {
+        1 << self.config.worker
+    }
+
+    /// The packet with this number, if it is submitted.
+    fn outgoing(&self, tree: usize, number: u64, resent: bool) -> Option<Outgoing> {
+        let found = self.find(tree, number)?;
+        let operation = found.operation;
+        let next = operation.fragment_after(number).map(|index| operation.elements_at(index));
+        let (arithmetic, n_elems, content) = found.content(self.config.workers);
+        let (slot, round) = self.pools[tree].place(number);
+        let contributes = found.parties.contributes(self.me());
+        let header = Header {
+            kind: if contributes { Kind::Contribution } else { Kind::Ready },
+            resent,
+            arithmetic,
+            chunk: found.chunk(),
+            n_elems,
+            parties: found.parties,
+            ..self.blank(tree, slot, round)
+        };
+        let payload = contributes.then_some((operation.submission.id, content));
+        Some(Outgoing { header, payload, next })
+    }
+
+    fn blank(&self, tree: usize, slot: u16, round: u64) -> Header {
         Header {
             kind: Kind::Contribution,
             resent: false,
@@ -345,31 +341,91 @@ impl Worker {
             slot,
             n_elems: 0,
             next_exponent: NO_EXPONENT,
+            tree: TreeId(tree as u8),
+            parties: Parties::All,
         }
     }
 
-    /// Number in the epoch of the packet that a header refers to; `None` if it is before the first.
-    pub(super) fn g_in_flight(&self, header: &Header) -> Option<u64> {
-        let near = self.slots[usize::from(header.slot)].round;
-        let round = sequence::expand(header.round, near)?;
-        Some(self.g_of(header.slot, round))
+    fn pool(&self, header: &Header) -> &Pool {
+        &self.pools[usize::from(header.tree.0)]
     }
 
-    fn g_of(&self, slot: u16, round: u64) -> u64 {
-        round * u64::from(self.config.slots) + u64::from(slot)
+    /// The operation of the packet that a header refers to.
+    pub(super) fn operation_of(&self, header: &Header) -> Option<&ActiveOperation<Stage>> {
+        let number = self.pool(header).near(header)?;
+        Some(self.find(header.tree.0.into(), number)?.operation)
+    }
+}
+
+impl Numbered<'_> {
+    /// Whether its packet can be sent: whether its exponent has arrived.
+    fn is_ready(&self) -> bool {
+        let stage = &self.operation.state;
+        match &self.place {
+            Some(_) if stage.words.is_none() => self.exponent().is_some(),
+            _ => true,
+        }
+    }
+
+    fn exponent(&self) -> Option<Exponent> {
+        let stage = &self.operation.state;
+        stage.exponents[(self.offset - stage.leads) as usize]
+    }
+
+    /// Fingerprint of the operation and of the packet's position in it.
+    fn chunk(&self) -> u32 {
+        let what = &self.operation.state.what;
+        match &self.place {
+            Some((index, _)) => what.chunk(*index),
+            None => what.fingerprint ^ self.offset as u32,
+        }
+    }
+
+    /// Arithmetic, number of elements and content of its packet, which must be ready.
+    fn content(&self, workers: u8) -> (Arithmetic, u16, Content) {
+        let Some((_, elements)) = self.place.clone() else {
+            return (Arithmetic::Max, 0, Content::Nothing);
+        };
+        let count = elements.end - elements.start;
+        if let Some(words) = self.operation.state.words {
+            let content = Content::Words(elements, words);
+            return (words.arithmetic(), words.count(count) as u16, content);
+        }
+        let exponent = self.exponent().expect("only what is ready is sent");
+        let content = match Scale::shared(exponent, workers.into()) {
+            Some(scale) => Content::Scaled(elements, scale),
+            None => Content::NotFinite(elements),
+        };
+        (Arithmetic::Saturating, count as u16, content)
     }
 }
 
 impl ActiveOperation<Stage> {
-    /// The fragment whose exponent travels with packet `g`: the leads carry the first exponents, each fragment that of
-    /// the fragment `leads` later.
-    fn fragment_after(&self, g: u64) -> Option<u64> {
-        let next = g - self.numbers().start;
+    /// The fragment whose exponent travels with packet `number`: the leads carry the first exponents, each fragment that
+    /// of the fragment `leads` later.
+    fn fragment_after(&self, number: u64) -> Option<u64> {
+        let next = number - self.numbers().start;
         (next < self.state.exponents.len() as u64 && self.state.leads > 0).then_some(next)
     }
 
-    /// Index in the buffer and elements of the operation's `index`th fragment.
-    fn fragment_at(&self, index: u64) -> (u32, Range<u64>) {
-        self.fragment(self.numbers().start + self.state.leads + index)
+    /// Elements of the operation's `index`th fragment.
+    fn elements_at(&self, index: u64) -> Range<u64> {
+        self.fragment(self.fragments().start + index).1
     }
+}
+
+fn find(operations: &Lanes<Stage>, tree: usize, number: u64) -> Option<Numbered<'_>> {
+    // A job has one pool of each kind: a number of a pool is one of its operations.
+    let operation = operations.of_tree(tree).find(number)?;
+    let offset = number - operation.numbers().start;
+    if !operation.fragments().contains(&number) {
+        return Some(Numbered { operation, offset, parties: Parties::All, place: None });
+    }
+    let (index, parties, elements) = operation.scoped_fragment(number);
+    Some(Numbered { operation, offset, parties, place: Some((index, elements)) })
+}
+
+/// Pools of a job.
+fn pools(config: &WorkerConfig) -> usize {
+    if config.copies { 2 } else { 1 }
 }

@@ -9,46 +9,11 @@ use netsum_wire::*;
 use proptest::prelude::*;
 
 use super::network::{Faults, Random};
+use super::patterns::{COPIED, is_copied, pattern, results};
 use super::slots::{FIRST_HOST, Layout, World};
 use super::{
     BOUND, SECOND, SUM, bits, check_slots_return, claim, faults, layout, operation, oracle, seed_of,
 };
-
-/// What is copied is counted in words.
-const COPIED: Format = Format { dtype: Dtype::I32, op: ReduceOp::Sum };
-
-fn shards(random: &mut Random, workers: u64, most: u64) -> Arc<[u64]> {
-    let uneven = random.below(2) == 0;
-    let same = 1 + random.below(most);
-    let mut sizes: Vec<u64> =
-        (0..workers).map(|_| if uneven { random.below(most + 1) } else { same }).collect();
-    let some = random.below(workers) as usize;
-    sizes[some] = sizes[some].max(1);
-    sizes.into()
-}
-
-/// An operation, and the elements of its buffer.
-fn pattern(random: &mut Random, workers: u64, most: u64) -> (Pattern, usize) {
-    let root = Rank(random.below(workers) as u32);
-    let numel = 1 + random.below(most * workers) as usize;
-    let sharded = |random: &mut Random, of: fn(Arc<[u64]>) -> Pattern| {
-        let sizes = shards(random, workers, most);
-        let numel = sizes.iter().sum::<u64>() as usize;
-        (of(sizes), numel)
-    };
-    match random.below(8) {
-        0 => (Pattern::Allreduce, numel),
-        1 => (Pattern::Reduce(root), numel),
-        2 => (Pattern::Broadcast(root), numel),
-        3 => (Pattern::Barrier, 0),
-        4 | 5 => sharded(random, Pattern::ReduceScatter),
-        _ => sharded(random, Pattern::Allgather),
-    }
-}
-
-fn is_copied(pattern: &Pattern) -> bool {
-    pattern.copies() || *pattern == Pattern::Barrier
-}
 
 fn values(job: usize, operation: usize, format: Format, numel: usize, rank: u32) -> Vec<u8> {
     bits(format, numel, seed_of(job, operation, rank as usize))
@@ -72,32 +37,6 @@ fn submit(
     }
 }
 
-/// The rank of the shard to which an element belongs.
-fn shard_of(sizes: &[u64], element: u64) -> u32 {
-    let mut end = 0;
-    let owner = sizes.iter().position(|size| {
-        end += size;
-        element < end
-    });
-    owner.unwrap() as u32
-}
-
-/// The fragments of an operation: each lies within one shard.
-fn fragments(pattern: &Pattern, numel: usize, per_fragment: usize) -> Vec<std::ops::Range<usize>> {
-    let whole = [numel as u64];
-    let sizes = match pattern {
-        Pattern::ReduceScatter(sizes) | Pattern::Allgather(sizes) => &sizes[..],
-        _ => &whole[..],
-    };
-    let (mut all, mut start) = (Vec::new(), 0);
-    for &size in sizes {
-        let end = start + size as usize;
-        all.extend((start..end).step_by(per_fragment).map(|at| at..(at + per_fragment).min(end)));
-        start = end;
-    }
-    all
-}
-
 /// Checks all results of all ranks, element by element.
 fn check(world: &World) -> Result<(), TestCaseError> {
     for (j, job) in world.jobs.iter().enumerate() {
@@ -111,48 +50,13 @@ fn check(world: &World) -> Result<(), TestCaseError> {
             let inputs: Vec<Vec<u8>> =
                 (0..job.hosts.len() as u32).map(|rank| values(j, i, format, numel, rank)).collect();
             let pattern = &first.what.pattern;
-            let size = format.dtype.size();
-            let per_fragment =
-                oracle::fragment_bytes(format, world.layout.fragment_bytes.into()) / size;
-            for fragment in fragments(pattern, numel, per_fragment) {
-                let of = |range: std::ops::Range<usize>| -> Vec<&[u8]> {
-                    inputs.iter().map(|v| &v[range.start * size..range.end * size]).collect()
-                };
-                let path = oracle::path(format, scale, &of(fragment.clone()));
-                for element in fragment {
-                    let each = of(element..element + 1);
-                    let sum = || oracle::element(format, path, &each);
-                    // The expected value at the ranks that take the element.
-                    let (taker, expected) = match pattern {
-                        Pattern::Allreduce => (None, sum()),
-                        Pattern::Reduce(to) => (Some(to.0), sum()),
-                        Pattern::ReduceScatter(sizes) => {
-                            (Some(shard_of(sizes, element as u64)), sum())
-                        }
-                        Pattern::Broadcast(from) => (None, each[from.0 as usize].to_vec()),
-                        Pattern::Allgather(sizes) => {
-                            (None, each[shard_of(sizes, element as u64) as usize].to_vec())
-                        }
-                        Pattern::Barrier => unreachable!("it has no elements"),
-                    };
-                    for (rank, &host) in job.hosts.iter().enumerate() {
-                        // Buffers of ranks that do not take an element keep their own.
-                        let own = each[rank].to_vec();
-                        let takes = taker.is_none_or(|taker| taker == rank as u32);
-                        let got = &world.hosts[host].operations[i].buffer[element * size..][..size];
-                        prop_assert_eq!(
-                            got,
-                            if takes { &expected[..] } else { &own[..] },
-                            "job {} operation {} {:?} {:?} element {} rank {}",
-                            j,
-                            i,
-                            pattern,
-                            format,
-                            element,
-                            rank
-                        );
-                    }
-                }
+            let words = world.layout.fragment_bytes.into();
+            let element = |path, each: &[&[u8]]| oracle::element(format, path, each);
+            let expected = results(pattern, format, (scale, words), &inputs, element);
+            for (rank, &host) in job.hosts.iter().enumerate() {
+                let got = &world.hosts[host].operations[i].buffer;
+                let name = format!("job {j} operation {i} {pattern:?} {format:?} rank {rank}");
+                prop_assert!(got == &expected[rank], "{name}: {:?}, {:?}", got, expected[rank]);
             }
         }
     }

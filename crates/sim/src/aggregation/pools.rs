@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use netsum_lease::{Terms, leases};
+use netsum_lease::{Granted, Terms, leases};
 use netsum_proto::atp::Claim;
 use netsum_proto::switchml::{Switch, Worker, WorkerConfig};
 use netsum_proto::{Aggregator, Lease, PortId, Time, WorkerMachine};
@@ -26,6 +26,8 @@ pub struct PoolConfig {
     pub fragment_bytes: u16,
     /// First time-out.
     pub timeout_ns: u64,
+    /// Whether the job has a second pool, for what is copied: as [`super::TreeConfig::copies`].
+    pub copies: bool,
 }
 
 impl PoolConfig {
@@ -63,6 +65,10 @@ impl<P: Payload> Protocol for Pools<P> {
         let payload = transmit.payload.map_or_else(P::nothing, |row| P::copy_row(rows, row));
         Some((transmit.to, transmit.header, payload))
     }
+
+    fn copied(worker: &Worker) -> Option<u8> {
+        worker.config().copies.then_some(1)
+    }
 }
 
 impl<P: Payload> Machines<Pools<P>> {
@@ -84,26 +90,31 @@ impl<P: Payload> Aggregation<P> {
         config: &PoolConfig,
     ) -> Result<u32, String> {
         let first = self.pools.next_worker();
-        let PoolConfig { slots, fragment_bytes, timeout_ns } = *config;
-        let id = TreeId(0);
-        let (mut ports, mut up) = (Ports::default(), Vec::new());
-        for (rank, &host) in (0..).zip(placement) {
-            let (rising, falling) = self.pools.add_paths(net, &way_to_root(tree, rank, host));
-            let from = PortId(falling);
-            self.pools.set_end(rising, End::Node { node: tree.root.0, from });
-            self.pools.set_end(falling, End::Worker(first + rank));
-            ports.set(id, tree.root, Child::Rank(rank), from);
-            up.push(vec![rising]);
-        }
-        let epoch = Epoch(1);
+        let PoolConfig { slots, fragment_bytes, timeout_ns, copies } = *config;
         let children = (0..placement.len() as u32).map(Child::Rank).collect();
         let node = TreeNode { switch: tree.root, children, parent: None };
+        let pool = AggregationTree { root: tree.root, nodes: vec![node] };
+        let pools = vec![pool; if copies { 2 } else { 1 }];
+        let (mut ports, mut up) = (Ports::default(), Vec::new());
+        for (rank, &host) in (0..).zip(placement) {
+            let way = way_to_root(tree, rank, host);
+            let mut rising_of = |id| {
+                let (rising, falling) = self.pools.add_paths(net, &way);
+                let from = PortId(falling);
+                self.pools.set_end(rising, End::Node { node: tree.root.0, from });
+                self.pools.set_end(falling, End::Worker(first + rank));
+                ports.set(TreeId(id), tree.root, Child::Rank(rank), from);
+                rising
+            };
+            up.push((0..pools.len() as u8).map(&mut rising_of).collect());
+        }
+        let epoch = Epoch(1);
         let terms = Terms {
             job: JobId(job),
             epoch,
             protocol: netsum_topo::Protocol::Switchml,
-            trees: &[AggregationTree { root: tree.root, nodes: vec![node] }],
-            copies: false,
+            trees: &pools,
+            copies,
             window: slots,
             fragment_bytes,
             release_permille: 1000,
@@ -111,14 +122,16 @@ impl<P: Payload> Aggregation<P> {
             claim: Claim::default(),
         };
         let granted = leases(&terms, |tree, node, neighbour| ports.at(tree, node, neighbour));
-        let lease = granted.map_err(|error| error.to_string())?.remove(0).lease;
-        let Lease::Pool(lease) = lease else { unreachable!("leases of switchml are of pools") };
+        let granted = granted.map_err(|error| error.to_string())?;
         let rows = self.sharing.slots;
         let switch =
             self.pools.node(tree.root.0, || Switch::new(rows, ROW_BYTES, P::rows(ROW_BYTES)));
-        switch
-            .install(net.now(), lease)
-            .map_err(|error| format!("switch {}: {error}", net.topology().name(tree.root)))?;
+        for Granted { lease, .. } in granted {
+            let Lease::Pool(lease) = lease else { unreachable!("leases of switchml are of pools") };
+            switch
+                .install(net.now(), lease)
+                .map_err(|error| format!("switch {}: {error}", net.topology().name(tree.root)))?;
+        }
         let (now, ranks) = (net.now(), placement.len() as u8);
         let worker = |rank| {
             let (worker, workers) = (rank as u8, ranks);
@@ -129,6 +142,7 @@ impl<P: Payload> Aggregation<P> {
                     epoch,
                     worker,
                     workers,
+                    copies,
                     slots,
                     fragment_bytes,
                     timeout_ns,

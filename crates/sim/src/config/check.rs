@@ -189,7 +189,7 @@ impl Source<'_> {
             if scheme.has_copies() && !scheme.can_have_copies() {
                 return fail(
                     "collectives",
-                    "\"all\" needs trees without partial sums, or servers: \"panama\", \"panama-per-branch\", \"panama-coupled\", \"switchml*\", \"atp\" or \"atp-no-control\"",
+                    "\"all\" needs trees without partial sums, servers or a pool: \"panama\", \"panama-per-branch\", \"panama-coupled\", \"switchml*\", \"atp\", \"atp-no-control\" or \"switchml\"",
                 );
             }
             if scheme.has_copies() && scheme.trees > 32 {

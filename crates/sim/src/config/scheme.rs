@@ -30,8 +30,9 @@ pub struct Scheme {
     /// Switches by name at which trees are rooted if possible; empty: those with the least load.
     pub roots: Vec<String>,
     /// For jobs with schedules, what goes through trees or slots: "allreduce", or "all", which is also reduce-scatter,
-    /// all-gather, reduce, broadcast and barrier, of groups with at most 64 ranks. Trees and servers then have copies,
-    /// at most 32; with `panama`, `panama-per-branch`, `panama-coupled`, `switchml*`, `atp` and `atp-no-control`.
+    /// all-gather, reduce, broadcast and barrier, of groups with at most 64 ranks. Trees, servers and pools then have
+    /// copies, at most 32; with `panama`, `panama-per-branch`, `panama-coupled`, `switchml*`, `atp`, `atp-no-control`
+    /// and `switchml`.
     pub collectives: Collectives,
     /// For `atp`: servers per job; 1 to 32.
     pub servers: u8,
@@ -211,6 +212,7 @@ impl Scheme {
                 slots: self.window,
                 fragment_bytes: self.fragment_bytes,
                 timeout_ns: PoolConfig::TIMEOUT_NS,
+                copies,
             }),
         }
     }
@@ -220,7 +222,7 @@ impl Scheme {
         self.collectives == Collectives::All
     }
 
-    /// Whether the scheme can do all collectives in the network: sums that lack ranks, pools and hosts cannot.
+    /// Whether the scheme can do all collectives in the network: sums that lack ranks, and hosts, cannot.
     pub(super) fn can_have_copies(&self) -> bool {
         matches!(
             self.kind,
@@ -230,6 +232,7 @@ impl Scheme {
                 | SchemeKind::TreesNoControl
                 | SchemeKind::Atp
                 | SchemeKind::AtpNoControl
+                | SchemeKind::Switchml
         )
     }
 

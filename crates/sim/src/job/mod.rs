@@ -64,12 +64,13 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Whether trees or servers have copies, for all collectives of a schedule.
+    /// Whether trees, servers or pools have copies, for all collectives of a schedule.
     pub fn copies(&self) -> bool {
         match self {
             Scheme::Trees { config, .. } => config.copies,
             Scheme::Slots { config, .. } => config.copies,
-            Scheme::Pool(_) | Scheme::Hosts { .. } => false,
+            Scheme::Pool(config) => config.copies,
+            Scheme::Hosts { .. } => false,
         }
     }
 
@@ -78,7 +79,8 @@ impl Scheme {
         match &mut self {
             Scheme::Trees { config, .. } => config.copies = copies,
             Scheme::Slots { config, .. } => config.copies = copies,
-            Scheme::Pool(_) | Scheme::Hosts { .. } => {}
+            Scheme::Pool(config) => config.copies = copies,
+            Scheme::Hosts { .. } => {}
         }
         self
     }

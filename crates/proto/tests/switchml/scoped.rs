@@ -1,0 +1,145 @@
+//! Reduce-scatter, all-gather, broadcast, reduce and barrier of `switchml` against an oracle: on any network, every rank
+//! gets exactly its part of the result.
+
+use std::sync::Arc;
+
+use netsum_proto::switchml::*;
+use netsum_proto::values::Values;
+use netsum_proto::{DropReason, Pattern, PortId, Time};
+use netsum_wire::switchml::{Header, Kind};
+use netsum_wire::*;
+use proptest::prelude::*;
+
+use super::network::{Faults, Random, Start, start};
+use super::patterns::{COPIED, is_copied, pattern};
+use super::{BOUND, ROW, SECOND, SUM, World, bits, format, seed_of};
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_rank_gets_its_part_on_any_network(
+        seed: u64, jobs in 1..=2u32, workers in 1..=12u8, slots in 1..=24u16,
+        faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), start in start(),
+    ) {
+        let (loss, duplication, corruption, jitter_ns) = faults;
+        let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
+        let mut world = World::starting_at(start, seed, faults, (jobs, true), workers, slots);
+        let mut random = Random(seed ^ 1);
+        for job in 0..jobs as usize {
+            for _ in 0..=random.below(4) {
+                let (pattern, numel) = pattern(&mut random, workers.into(), 40);
+                let format = if is_copied(&pattern) { COPIED } else { format(&mut random) };
+                world.submit_pattern(job, format, numel, &pattern);
+            }
+        }
+        prop_assert!(world.run(BOUND, World::all_done), "not done in time");
+        world.check()?;
+        for job in 0..jobs {
+            world.switch.revoke(world.job(job), Epoch(start.epoch.wrapping_add(9)));
+        }
+        world.switch.values_mut().flushed();
+        prop_assert_eq!(world.switch.values().used(), 0);
+        prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
+    }
+}
+
+fn with_copies(faults: Faults, workers: u8, slots: u16) -> World {
+    World::starting_at(Start::default(), 1, faults, (1, true), workers, slots)
+}
+
+#[test]
+fn no_rank_leaves_a_barrier_before_the_last_has_come() {
+    let mut world = with_copies(Faults { loss: 0.1, ..Faults::default() }, 6, 4);
+    for host in 0..5 {
+        world.submit_at(host, COPIED, 0, Vec::new(), Pattern::Barrier);
+    }
+    world.run(Time(SECOND / 2), World::all_done);
+    assert!(world.hosts.iter().all(|host| host.operations.iter().all(|o| !o.2)));
+    world.submit_at(5, COPIED, 0, Vec::new(), Pattern::Barrier);
+    assert!(world.run(BOUND, World::all_done));
+}
+
+/// What one rank sends does not wait for sums, nor sums for it: each kind has a pool of its own.
+#[test]
+fn copies_overtake_sums() {
+    let mut world = with_copies(Faults::default(), 3, 4);
+    world.submit(0, SUM, 8 * 400);
+    let sizes: Arc<[u64]> = vec![8; 3].into();
+    world.submit_pattern(0, COPIED, 24, &Pattern::Allgather(sizes));
+    assert!(world.run(BOUND, |world| world.hosts.iter().all(|host| host.operations[1].2)));
+    assert!(world.hosts.iter().all(|host| !host.operations[0].2));
+    assert!(world.run(BOUND, World::all_done));
+    world.check().unwrap();
+}
+
+#[test]
+fn disagreement_on_who_takes_is_reported_to_all_ranks() {
+    let sizes: Arc<[u64]> = vec![50; 4].into();
+    let uneven: Arc<[u64]> = vec![50, 49, 51, 50].into();
+    let pairs = [
+        (Pattern::ReduceScatter(sizes.clone()), Pattern::Allreduce),
+        (Pattern::ReduceScatter(sizes.clone()), Pattern::ReduceScatter(uneven.clone())),
+        (Pattern::Reduce(Rank(0)), Pattern::Reduce(Rank(1))),
+        (Pattern::Broadcast(Rank(0)), Pattern::Broadcast(Rank(1))),
+        (Pattern::Broadcast(Rank(2)), Pattern::Allgather(sizes.clone())),
+        (Pattern::Allgather(sizes), Pattern::Allgather(uneven)),
+    ];
+    for (most, other) in pairs {
+        for differs in 0..4 {
+            let mut world = with_copies(Faults::default(), 4, 8);
+            for rank in 0..4 {
+                let pattern = if rank == differs { &other } else { &most };
+                let values = bits(COPIED, 200, seed_of(rank, 0));
+                world.submit_at(rank, COPIED, 200, values, pattern.clone());
+            }
+            world.run(Time(5 * SECOND), |w| w.hosts.iter().all(|h| h.mismatch));
+            let told: Vec<bool> = world.hosts.iter().map(|h| h.mismatch).collect();
+            assert_eq!(told, [true; 4], "{most:?}, rank {differs}: {other:?}");
+        }
+    }
+}
+
+/// Who is not asked for elements cannot add any, and who is cannot say that it has none.
+#[test]
+fn a_worker_contributes_only_where_it_is_asked() {
+    let mut world = with_copies(Faults::default(), 3, 4);
+    let packet = |kind, worker: u8, parties| Header {
+        kind,
+        resent: false,
+        arithmetic: Arithmetic::Wrapping,
+        worker,
+        job: JobId(1),
+        round: 0,
+        chunk: 5,
+        epoch: Epoch(1),
+        slot: 0,
+        n_elems: 8,
+        next_exponent: 0,
+        tree: TreeId(1),
+        parties,
+    };
+    let mut give = |header: Header| {
+        let payload = &[7; ROW as usize][..header.payload_len()];
+        let from = PortId(header.worker.into());
+        world.switch.handle(Time(0), from, false, &header, payload)
+    };
+    let from_2 = Parties::FromOne(2);
+    assert_eq!(give(packet(Kind::Contribution, 0, from_2)), Err(DropReason::Members));
+    assert_eq!(give(packet(Kind::Ready, 2, from_2)), Err(DropReason::Members));
+    assert_eq!(give(packet(Kind::Ready, 0, from_2)), Ok(()));
+    assert_eq!(give(packet(Kind::Ready, 1, Parties::FromOne(0))), Err(DropReason::Mismatch));
+    while world.switch.poll_transmit().is_some() {}
+    for (kind, worker) in [(Kind::Ready, 1), (Kind::Contribution, 2)] {
+        let mut header = packet(kind, worker, from_2);
+        header.resent = true;
+        let payload = &[7; ROW as usize][..header.payload_len()];
+        let from = PortId(worker.into());
+        world.switch.handle(Time(0), from, false, &header, payload).unwrap();
+    }
+    let mut got = Vec::new();
+    while let Some(Transmit { header, payload, .. }) = world.switch.poll_transmit() {
+        got.push((header.kind, payload.is_some()));
+    }
+    assert_eq!(got, [(Kind::Result, true), (Kind::Result, true), (Kind::Done, false)]);
+}
