@@ -14,7 +14,7 @@ pub struct LeaseKey {
     pub job: JobId,
     /// Version of the plan.
     pub epoch: Epoch,
-    /// Tree; 0 for a pool.
+    /// Tree, or pool.
     pub tree: TreeId,
 }
 

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use netsum_wire::{Format, Protocol, TreeId};
+use netsum_wire::{Format, Protocol};
 
 use crate::flow::TreeStats;
 use crate::handover::{Finished, Progress};
@@ -203,7 +203,7 @@ impl<P> Lease<P> {
             Lease::Tree(lease) => (lease.job, lease.epoch, lease.tree),
             Lease::Slots(lease) => (lease.job, lease.epoch, lease.tree),
             Lease::Server(lease) => (lease.job, lease.epoch, lease.tree),
-            Lease::Pool(lease) => (lease.job, lease.epoch, TreeId(0)),
+            Lease::Pool(lease) => (lease.job, lease.epoch, lease.tree),
         };
         LeaseKey { job, epoch, tree }
     }

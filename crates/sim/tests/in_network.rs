@@ -1,5 +1,5 @@
-//! All collectives of schedules by trees and by slots: exact values at those who take them, whatever is lost; bytes and
-//! times of sharded training.
+//! All collectives of schedules by trees, slots and pools: exact values at those who take them, whatever is lost; bytes
+//! and times of sharded training.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::*;
 use netsum_proto::CongestionRule;
 use netsum_proto::atp::Claim;
 use netsum_proto::panama::Slab;
-use netsum_sim::aggregation::{SlotConfig, TreeConfig, value};
+use netsum_sim::aggregation::{PoolConfig, SlotConfig, TreeConfig, value};
 use netsum_sim::config::parse;
 use netsum_sim::faults::Fault;
 use netsum_sim::job::{HostAlgorithm, Scheme};
@@ -50,6 +50,11 @@ fn slots() -> Scheme {
     let (claim, copies) = (Claim::default(), true);
     let config = SlotConfig { window_max: 128, fragment_bytes: 1408, congestion, claim, copies };
     Scheme::Slots { servers: 2, config }
+}
+
+fn pool() -> Scheme {
+    let timeout_ns = PoolConfig::TIMEOUT_NS;
+    Scheme::Pool(PoolConfig { slots: 128, fragment_bytes: 1408, timeout_ns, copies: true })
 }
 
 fn leaf_spine() -> Topology {
@@ -122,9 +127,11 @@ fn checked(topology: &Topology) -> (Simulation<Slab>, Seen) {
         let rack = |rack: u32| value(2 * rack, id, element) + value(2 * rack + 1, id, element);
         ((rack(0) + rack(1)) + rack(2)).to_bits()
     }));
-    simulation.aggregation().slots.inspect(inspector(|id, element| {
+    let words = |id, element| {
         (0..RANKS).fold(0, |sum: u32, rank| sum.wrapping_add(value(rank, id, element).to_bits()))
-    }));
+    };
+    simulation.aggregation().slots.inspect(inspector(words));
+    simulation.aggregation().pools.inspect(inspector(words));
     (simulation, seen)
 }
 
@@ -135,7 +142,8 @@ fn placement() -> Vec<u32> {
 
 #[test]
 fn all_collectives_are_exact_with_and_without_loss() {
-    for (scheme, loss) in [(trees(), 0.0), (slots(), 0.0), (trees(), 0.01), (slots(), 0.01)] {
+    let schemes = [trees(), slots(), pool()];
+    for (scheme, loss) in [0.0, 0.01].into_iter().flat_map(|loss| schemes.map(|s| (s, loss))) {
         let (mut simulation, seen) = checked(&leaf_spine());
         for link in (0..simulation.network().link_count()).filter(|_| loss > 0.0) {
             simulation.add_fault(0, Fault::Loss { link, share: loss, over: false });

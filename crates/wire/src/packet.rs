@@ -34,7 +34,7 @@ pub trait PacketHeader: Copy + Send {
     /// Job.
     fn job(&self) -> JobId;
 
-    /// Tree; 0 in protocols with a single tree.
+    /// Tree, or pool.
     fn tree(&self) -> TreeId;
 
     /// Ranks (mod 64) whose contributions are missing in a result.

@@ -473,7 +473,7 @@ local ATP = {
   "done",
   "missing",
 }
-local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin" }
+local SWITCHML = { [0] = "contribution", "result", "mismatch", "fin", "ready", "done" }
 local DTYPES = {
   [0] = "float32", "float16", "bfloat16", "int32", "int64",
   [6] = "int8", [10] = "int16_from_int8", [11] = "bfloat16_from_e4m3", [12] = "bfloat16_from_e5m2",
@@ -579,12 +579,11 @@ local function members_are_possible(p)
   return workers == 0 and p.level == "server"
 end
 
--- Who contributes and who takes, in packets that go up; false if the kind cannot have it.
-local function decode_atp_parties(p)
-  local rank = u8(p, 34)
-  p.parties = PARTIES[u8(p, 35)]
+-- Who contributes and who takes, in packets to slots; false if the kind cannot have it.
+local function decode_parties_of_slots(p, code, rank)
+  p.parties = PARTIES[code]
   local one = p.parties == "to one" or p.parties == "from one"
-  if not p.parties or not zero(p, 36, 2) or rank >= 64 or (rank > 0 and not one) then
+  if not p.parties or rank >= 64 or (rank > 0 and not one) then
     return false
   elseif p.kind == "contribution" then
     return p.parties ~= "nobody"
@@ -609,7 +608,7 @@ local function decode_atp(p)
   if not p.arithmetic then
     return FORMAT
   end
-  if UP[p.kind] and not decode_atp_parties(p) then
+  if UP[p.kind] and not (decode_parties_of_slots(p, u8(p, 35), u8(p, 34)) and zero(p, 36, 2)) then
     return RESERVED
   end
   p.sequence, p.elements = u32(p, 8), u16(p, 18)
@@ -634,7 +633,7 @@ local function decode_switchml(p)
     return FORMAT
   end
   p.round, p.slot, p.elements = u32(p, 8), u16(p, 18), u16(p, 20)
-  if not zero(p, 24, 14) then
+  if not decode_parties_of_slots(p, u8(p, 25), u8(p, 26)) or not zero(p, 27, 11) then
     return RESERVED
   end
   local has_payload = p.kind == "contribution" or p.kind == "result"
@@ -650,9 +649,9 @@ local PROTOCOLS = {
   [0x21] = { "atp", 46, decode_atp, 3 },
   [0x22] = { "atp", SEALED_HEADER, decode_atp, 3 },
   [0x23] = { "atp", SEALED_HEADER, decode_atp, 3 },
-  [0x31] = { "switchml", 38, decode_switchml },
-  [0x32] = { "switchml", SEALED_HEADER, decode_switchml },
-  [0x33] = { "switchml", SEALED_HEADER, decode_switchml },
+  [0x31] = { "switchml", 38, decode_switchml, 24 },
+  [0x32] = { "switchml", SEALED_HEADER, decode_switchml, 24 },
+  [0x33] = { "switchml", SEALED_HEADER, decode_switchml, 24 },
 }
 
 -- A packet of `range`, decoded as far as it is well-formed; `malformed` is the reason why it is not. `size`: its bytes
@@ -999,7 +998,14 @@ local function show_switchml(p, t)
   t:add(f.slot, r(18, 2))
   t:add(f.n_elems, r(20, 2))
   t:add(f.next_exponent, r(22, 2))
-  t:add(f.reserved, r(24, 14))
+  t:add(f.tree, r(24, 1))
+  if p.way == "up" then
+    t:add(f.parties, r(25, 1), p.parties or "unknown")
+    if p.parties == "to one" or p.parties == "from one" then
+      t:add(f.party, r(26, 1))
+    end
+  end
+  t:add(f.reserved, r(27, 11))
 end
 
 local SHOW = { panama = show_panama, atp = show_atp, switchml = show_switchml }

@@ -327,11 +327,21 @@ fn dead_switches_cost_pauses_and_no_bit() {
 
 #[test]
 fn every_rank_gets_its_part_through_slots_and_servers() {
+    get_parts_through_slots("atp", 4);
+}
+
+#[test]
+fn every_rank_gets_its_part_through_pools() {
+    get_parts_through_slots("switchml", 2);
+}
+
+/// `trees`: two servers' trees, or the pool, and their copies.
+fn get_parts_through_slots(protocol: &'static str, trees: usize) {
     let world = World::new();
     let come = AtomicU32::new(0);
     let reals = with_group(
         RANKS,
-        |rank| config_of("atp", &world, rank),
+        |rank| config_of(protocol, &world, rank),
         |rank, group| {
             for salt in 0..6 {
                 reduce_scatter(group, rank, Dtype::I32, 40_003, salt).check();
@@ -351,10 +361,9 @@ fn every_rank_gets_its_part_through_slots_and_servers() {
             let work = group.reduce_scatter(mine.lend_all(), lent, Dtype::F32, SUM, SOON);
             work.wait(None).unwrap();
             let stats = stats(group);
-            assert_eq!((&stats["protocol"], &stats["path"]), (&"atp".into(), &"trees".into()));
+            assert_eq!((&stats["protocol"], &stats["path"]), (&protocol.into(), &"trees".into()));
             assert_eq!(stats["network_operations"], 6 * 6 + 2, "{stats}");
-            let trees = stats["trees"].as_array().unwrap().len();
-            assert_eq!(trees, 4, "two servers' trees and their copies: {stats}");
+            assert_eq!(stats["trees"].as_array().unwrap().len(), trees, "{stats}");
             (bytes(&all), bytes(&mine))
         },
     );

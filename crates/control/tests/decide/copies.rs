@@ -47,6 +47,26 @@ fn every_tree_has_a_copy_with_leases_and_memory_of_its_own() {
 }
 
 #[test]
+fn the_copy_of_a_pool_is_a_pool_at_the_same_switch() {
+    let mut world = World::standard();
+    let pools = pb::CreateJobRequest { protocol: "switchml".to_owned(), ..request(4) };
+    let with = job(&mut world, pools.clone());
+    let plan = world.plan(with).clone();
+    assert!(plan.copies);
+    let roots = world.roots(with);
+    assert_eq!((roots.len(), &roots[0]), (2, &roots[1]));
+    checked(&plan, 4).unwrap();
+    world.check_leases();
+    // Both take slots.
+    let window = |all_collectives| {
+        let mut world = World::standard();
+        let job = job(&mut world, pb::CreateJobRequest { all_collectives, ..pools.clone() });
+        world.plan(job).window_max
+    };
+    assert_eq!(2 * window(true), window(false));
+}
+
+#[test]
 fn the_limit_of_trees_is_without_copies() {
     let mut world = World::standard();
     let one = job(&mut world, pb::CreateJobRequest { max_trees: 1, ..request(4) });

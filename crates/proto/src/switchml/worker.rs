@@ -415,7 +415,7 @@ impl ActiveOperation<Stage> {
 }
 
 fn find(operations: &Lanes<Stage>, tree: usize, number: u64) -> Option<Numbered<'_>> {
-    // A job has one pool of each kind: a number of a pool is one of its operations.
+    // A job has one pool of each kind, so that a number of a pool is one of its operations'.
     let operation = operations.of_tree(tree).find(number)?;
     let offset = number - operation.numbers().start;
     if !operation.fragments().contains(&number) {

@@ -142,7 +142,7 @@ fn tree_of(bytes: &[u8]) -> Option<u8> {
     match Protocol::of_version(*bytes.first()?)? {
         Protocol::Panama => bytes.get(2).copied(),
         Protocol::Atp => bytes.get(3).copied(),
-        Protocol::Switchml => Some(0),
+        Protocol::Switchml => bytes.get(24).copied(),
     }
 }
 

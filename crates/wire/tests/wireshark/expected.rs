@@ -158,7 +158,11 @@ fn of_atp(h: &atp::Header) -> Values {
 }
 
 fn of_switchml(h: &switchml::Header) -> Values {
-    vec![
+    let is_up = matches!(
+        h.kind,
+        switchml::Kind::Contribution | switchml::Kind::Ready | switchml::Kind::Fin
+    );
+    let mut values = vec![
         ("netsum.kind", name(h.kind)),
         ("netsum.resent", flag(h.resent)),
         ("netsum.arithmetic", name(h.arithmetic)),
@@ -170,7 +174,12 @@ fn of_switchml(h: &switchml::Header) -> Values {
         ("netsum.slot", h.slot.to_string()),
         ("netsum.n_elems", h.n_elems.to_string()),
         ("netsum.next_exponent", h.next_exponent.to_string()),
-    ]
+        ("netsum.tree", h.tree.0.to_string()),
+    ];
+    if is_up {
+        values.extend(of_parties(h.parties));
+    }
+    values
 }
 
 /// The words of a variant: "FloatRequest" as "float request".

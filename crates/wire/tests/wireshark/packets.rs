@@ -90,8 +90,21 @@ fn plausible_panama(random: &mut Random, packet: &mut Vec<u8>) {
     finish(random, packet, header, if carries { size } else { 0 }, n);
 }
 
+/// Bytes of parties: all, or others that exist and some that do not.
+fn parties(random: &mut Random) -> (u8, u8) {
+    if random.below(2) == 0 {
+        return (0, 0);
+    }
+    let code = random.below(5) as u8;
+    (code, if matches!(code, 1 | 2) { random.below(66) as u8 } else { random.below(2) as u8 })
+}
+
 fn plausible_atp(random: &mut Random, packet: &mut Vec<u8>) {
-    let (kind, n) = (random.below(6) as u8, random.below(40) as u16);
+    let (kind, n) = (random.below(9) as u8, random.below(40) as u16);
+    if random.below(2) == 0 {
+        packet[34..38].fill(0);
+        (packet[35], packet[34]) = parties(random);
+    }
     packet[1] = kind | (random.byte() & 0x10);
     packet[2] = (random.below(5) as u8) << 4 | random.byte() & 15;
     packet[18..20].copy_from_slice(&n.to_be_bytes());
@@ -110,11 +123,13 @@ fn plausible_atp(random: &mut Random, packet: &mut Vec<u8>) {
 }
 
 fn plausible_switchml(random: &mut Random, packet: &mut Vec<u8>) {
-    let (kind, n) = (random.below(4) as u8, random.below(40) as u16);
+    let (kind, n) = (random.below(6) as u8, random.below(40) as u16);
     packet[1] = kind | (random.byte() & 0x10);
     packet[2] = random.below(4) as u8;
     packet[20..22].copy_from_slice(&n.to_be_bytes());
-    packet[24..38].fill(0);
+    packet[24] = random.below(2) as u8;
+    packet[25..38].fill(0);
+    (packet[25], packet[26]) = parties(random);
     let header = if packet[0] & 15 >= 2 { 54 } else { 38 };
     finish(random, packet, header, if kind < 2 { 4 } else { 0 }, n);
 }

@@ -193,3 +193,57 @@ const ACCEPT_TICK: Duration = Duration::from_millis(1);
 const LOCAL_HELLO_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum number of connections with an incomplete hello.
 const CALLERS_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::io::Read;
+    use std::net::SocketAddr;
+
+    use netsum_net::mesh::SECRET_LEN;
+
+    use super::super::Ports;
+    use super::*;
+
+    #[test]
+    fn a_rank_that_connects_again_replaces_its_first_connection() {
+        let secret = |rank: usize| [rank as u8; SECRET_LEN];
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let ports = Ports::open(any, BTreeMap::new(), secret(0)).unwrap();
+        let peer = |rank| (rank, PortAddress::tcp(any, secret(rank)));
+        let peers = BTreeMap::from([1, 2].map(peer));
+        let peer_links = [1, 2].map(|peer| LinkKey { peer, via: Vec::new() });
+        let connecting = Connecting {
+            rank: 0,
+            peer_links: &peer_links,
+            bytes_per_s: &[f64::INFINITY; 2],
+            names: &["gpu0", "gpu1", "gpu2"].map(str::to_owned),
+            gpus: &[0, 1, 2],
+            ports: &ports,
+            peers: &peers,
+            epoch: 7,
+            timeout: Duration::from_secs(60),
+            silence: Duration::from_secs(60),
+            unsent_bytes: 1 << 16,
+        };
+        let call = |rank| {
+            let mut stream = TcpStream::connect(ports.address().tcp).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.write_all(&hello::of(7, rank, 0, 0, &secret(0))).unwrap();
+            let mut answer = [0; SECRET_LEN];
+            stream.read_exact(&mut answer).expect("an answer to the hello");
+            assert_eq!(answer, secret(rank));
+            stream
+        };
+        thread::scope(|scope| {
+            let accepting = scope.spawn(|| connecting.run());
+            drop(call(1));
+            let (again, _other) = (call(1), call(2));
+            let connections = accepting.join().unwrap().unwrap();
+            again.write(b"here").unwrap();
+            let mut read = [0; 4];
+            assert_eq!(connections[0].read(&mut read).unwrap(), 4);
+            assert_eq!(&read, b"here");
+        });
+    }
+}
