@@ -292,10 +292,10 @@ mod tests {
         assert_eq!(pool.workers[1], (0, NodeId(4), Child::Rank(1)));
         assert_eq!(granted[0].lease.reservation(1408).pool_slots, 5);
         let both = [trees[0].clone(), trees[0].clone()];
-        let terms = Terms { copies: true, ..terms(Protocol::Switchml, &both) };
-        let keys =
-            leases(&terms, name).unwrap().into_iter().map(|granted| granted.lease.key().tree);
-        assert_eq!(keys.collect::<Vec<_>>(), [TreeId(0), TreeId(1)]);
+        let with_copies = Terms { copies: true, ..terms(Protocol::Switchml, &both) };
+        let granted = leases(&with_copies, name).unwrap();
+        let pools: Vec<TreeId> = granted.iter().map(|granted| granted.lease.key().tree).collect();
+        assert_eq!(pools, [TreeId(0), TreeId(1)]);
         let mut deep = two_racks();
         deep.nodes[1].children[0] = Child::Switch(NodeId(2));
         assert!(leases(&terms(Protocol::Atp, &[deep]), name).is_err());

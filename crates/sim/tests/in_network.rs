@@ -224,15 +224,17 @@ fn sharded(
     simulation
 }
 
-/// How long the links take for two gathers and the last layer's gradients, at 10 Gbit/s with headers.
+/// How long a host's link takes for the others' shards in two gathers, its own shard of the sums, and then the last
+/// layer's gradients the other way, at 10 Gbit/s with headers.
 fn two_gathers_ps(layers: u32, layer_bytes: u64) -> f64 {
-    let bytes = (2 * u64::from(layers) + 1) * layer_bytes;
+    let (all, ranks) = (u64::from(layers) * layer_bytes, u64::from(SHARDED_RANKS));
+    let bytes = all * (2 * (ranks - 1) + 1) / ranks + layer_bytes;
     bytes as f64 * 1476.0 / 1408.0 * 800.0
 }
 
 /// M bytes of parameters are gathered in both passes, and M bytes of gradients scattered during the second. Switches
-/// copy and add, so that a host's link carries 2 M down, and M and its shares up; the backward pass takes hardly longer
-/// than the forward pass. A ring takes 7/8 of M three times, one way and after the other.
+/// copy and add, so that a host's link carries 2 M without its own shares down, and M and its shares up; the backward
+/// pass takes hardly longer than the forward pass. A ring takes 7/8 of M three times, one way and after the other.
 #[test]
 fn sharded_training_takes_the_time_of_two_gathers() {
     let (layers, layer_bytes) = (16, 4 << 20);
@@ -253,9 +255,9 @@ fn sharded_training_takes_the_time_of_two_gathers() {
     let (switches_ps, up, down) = run(trees());
     let share = all / f64::from(SHARDED_RANKS);
     assert!(up < 1.08 * (all + 2.0 * share), "{} M up", up / all);
-    assert!(down < 1.08 * (2.0 * all + share), "{} M down", down / all);
+    assert!(down < 1.08 * (2.0 * all - share), "{} M down", down / all);
     let least_ps = two_gathers_ps(layers, layer_bytes);
-    assert!(switches_ps < 1.15 * least_ps, "{} of what the links take", switches_ps / least_ps);
+    assert!(switches_ps < 1.2 * least_ps, "{} of what the links take", switches_ps / least_ps);
     let ring = Scheme::Hosts { algorithm: HostAlgorithm::Ring, ecn: true, rings: 1 };
     let (ring_ps, ..) = run(ring);
     assert!(ring_ps > 1.15 * switches_ps, "a ring takes {} of that", ring_ps / switches_ps);
@@ -287,7 +289,7 @@ fn sharded_training_takes_no_longer_with_large_windows() {
     let least_ps = f64::from(steps) * two_gathers_ps(layers, layer_bytes);
     let [small, large] = [small_ps, large_ps].map(|ps| ps / least_ps);
     println!("{small:.3} and {large:.3} of what the links take; {waiting} packets wait, at most");
-    assert!(small < 1.05 && large < 1.05, "{small} and {large} of what the links take");
+    assert!(small < 1.1 && large < 1.1, "{small} and {large} of what the links take");
     assert!(waiting <= most, "{waiting} packets wait in a host");
 }
 
