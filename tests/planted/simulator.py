@@ -142,8 +142,9 @@ MUTANTS = {
     ),
     "a pool adds the first contribution twice": (
         "crates/proto/src/switchml/switch.rs",
-        "if let Some(values) = round.values.filter(|_| begun) {",
-        "if let Some(values) = round.values.filter(|_| begun || header.round % 16 == 3) {",
+        "                    round.values = Some(values);",
+        "                    round.values = Some(values);\n"
+        "                    if header.round % 16 == 3 { self.values.combine(values, header.arithmetic, payload); }",
     ),
 }
 
