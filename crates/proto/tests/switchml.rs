@@ -10,6 +10,8 @@ mod patterns;
 #[path = "switchml/scoped.rs"]
 mod scoped;
 
+use std::collections::BTreeMap;
+
 use netsum_proto::switchml::*;
 use netsum_proto::values::{Rows, Values};
 use netsum_proto::{DropReason, Pattern, PortId, Time};
@@ -29,6 +31,8 @@ const ROW: u16 = 32;
 struct Host {
     machine: Worker,
     operations: Vec<(Submission, Vec<u8>, bool)>,
+    /// By number, what is kept of the last complete fragments: the result, or the contribution if others take it.
+    retained: BTreeMap<u64, Vec<u8>>,
     silent: bool,
     mismatch: bool,
     wake: Option<Time>,
@@ -76,7 +80,9 @@ impl World {
         world
     }
 
-    fn begin(&mut self, job: u32, epoch: u16) {
+    /// Starts an epoch of a job; returns the machines of the last one.
+    fn begin(&mut self, job: u32, epoch: u16) -> Vec<Worker> {
+        let mut replaced = Vec::new();
         let first = job as usize * usize::from(self.workers);
         let ports = || (first..first + usize::from(self.workers)).map(|h| PortId(h as u32));
         let (job, epoch) = (self.job(job), Epoch(self.start.epoch.wrapping_add(epoch)));
@@ -101,16 +107,18 @@ impl World {
             };
             let machine = Worker::starting_at(now, config, number);
             match self.hosts.get_mut(first + usize::from(worker)) {
-                Some(host) => host.machine = machine,
+                Some(host) => replaced.push(std::mem::replace(&mut host.machine, machine)),
                 None => self.hosts.push(Host {
                     machine,
                     operations: Vec::new(),
+                    retained: BTreeMap::new(),
                     silent: false,
                     mismatch: false,
                     wake: None,
                 }),
             }
         }
+        replaced
     }
 
     fn job(&self, index: u32) -> JobId {
@@ -183,17 +191,20 @@ impl World {
 
     fn take(&mut self, host: usize, header: &Header, payload: &[u8]) {
         let host = &mut self.hosts[host];
-        let accepted = host.machine.handle(self.network.now, false, header);
-        while host.machine.poll_settled().is_some() {}
-        let Ok(Some(accepted)) = accepted else { return };
-        let size = accepted.dtype.size();
-        let range = match &accepted.content {
-            Content::Nothing => 0..0,
-            Content::Words(r, _) | Content::Scaled(r, _) | Content::NotFinite(r) => r.clone(),
+        let most = Worker::settings(host.machine.config()).retained as u64;
+        let mut keep = |g: u64, elements: &[u8]| {
+            host.retained.insert(g, elements.to_vec());
+            g.checked_sub(most).map(|old| host.retained.remove(&old));
         };
-        let place = range.start as usize * size..range.end as usize * size;
+        let accepted = host.machine.handle(self.network.now, false, header);
+        while let Some(settled) = host.machine.poll_settled() {
+            keep(settled.g, &host.operations[settled.id as usize].1[place_of(&settled)]);
+        }
+        let Ok(Some(accepted)) = accepted else { return };
         let buffer = &mut host.operations[accepted.id as usize].1;
-        host.machine.read(&accepted, payload, &mut buffer[place]);
+        let out = &mut buffer[place_of(&accepted)];
+        host.machine.read(&accepted, payload, out);
+        keep(accepted.g, out);
     }
 
     fn pump(&mut self, host: usize) {
@@ -262,6 +273,12 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The bytes of a fragment in its operation's buffer.
+fn place_of(accepted: &Accepted) -> std::ops::Range<usize> {
+    let (size, elements) = (accepted.dtype.size(), accepted.content.elements().unwrap_or(0..0));
+    elements.start as usize * size..elements.end as usize * size
 }
 
 fn encode(header: &Header, payload: &[u8]) -> Vec<u8> {

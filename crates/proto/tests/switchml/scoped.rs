@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use netsum_proto::handover::{Resolution, Serve, resolve};
 use netsum_proto::switchml::*;
 use netsum_proto::values::Values;
 use netsum_proto::{DropReason, Pattern, PortId, Time};
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 
 use super::network::{Faults, Random, Start, start};
 use super::patterns::{COPIED, is_copied, pattern};
-use super::{BOUND, ROW, SECOND, SUM, World, bits, format, seed_of};
+use super::{BOUND, ROW, SECOND, SUM, World, bits, format, place_of, seed_of};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
@@ -41,6 +42,66 @@ proptest! {
         world.switch.values_mut().flushed();
         prop_assert_eq!(world.switch.values().used(), 0);
         prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
+    }
+}
+
+/// Ends an epoch and begins the next one, as a group does: who has a result gives it to those that take it and lack it,
+/// and what nobody has is contributed again, from what the workers retain.
+fn hand_over(world: &mut World, epoch: u16) {
+    let progress: Vec<_> = world.hosts.iter().map(|host| host.machine.progress()).collect();
+    let Resolution { finished, serve } = resolve(&progress);
+    for Serve { g, from, to } in serve {
+        let result = world.hosts[from.0 as usize].retained[&g].clone();
+        for rank in to {
+            let host = &mut world.hosts[rank.0 as usize];
+            let Some((id, elements)) = host.machine.place_of(g) else { continue };
+            let size = result.len() / (elements.end - elements.start) as usize;
+            let place = elements.start as usize * size..elements.end as usize * size;
+            host.operations[id as usize].1[place].copy_from_slice(&result);
+        }
+    }
+    for (old, host) in world.begin(0, epoch).into_iter().zip(&mut world.hosts) {
+        let repeated = old.to_repeat(&finished);
+        let rest = old.remaining(&finished);
+        for again in repeated {
+            let own = host.retained.get(&again.g).expect("it may lack its result elsewhere");
+            host.operations[again.id as usize].1[place_of(&again)].copy_from_slice(own);
+        }
+        host.retained.clear();
+        host.operations.iter_mut().for_each(|(.., done)| *done = true);
+        for submission in rest {
+            host.operations[submission.id as usize].2 = false;
+            host.machine.submit(submission);
+        }
+        host.wake = None;
+    }
+    (0..world.hosts.len()).for_each(|host| world.pump(host));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, max_shrink_iters: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_part_is_lost_when_epochs_end(
+        seed: u64, workers in 2..=5u8, slots in 1..=6u16, loss in 0.0..0.3f64, start in start(),
+    ) {
+        let faults = Faults { loss, jitter_ns: 50_000, ..Faults::default() };
+        let mut world = World::starting_at(start, seed, faults, (1, true), workers, slots);
+        let mut random = Random(seed ^ 1);
+        for _ in 0..=random.below(4) {
+            // Of short operations a rank often has its part while another one lacks a fragment.
+            let most = 1 + random.below(40);
+            let (pattern, numel) = pattern(&mut random, workers.into(), most);
+            let format = if is_copied(&pattern) { COPIED } else { format(&mut random) };
+            world.submit_pattern(0, format, numel, &pattern);
+        }
+        for epoch in 2..5 {
+            let until = world.network.now.0 + random.below(20_000_000);
+            world.run(Time(until), World::all_done);
+            hand_over(&mut world, epoch);
+        }
+        prop_assert!(world.run(BOUND, World::all_done), "not done in time");
+        world.check()?;
     }
 }
 
