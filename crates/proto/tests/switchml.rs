@@ -303,6 +303,17 @@ fn bits(format: Format, numel: usize, seed: u64) -> Vec<u8> {
     (0..numel).flat_map(element).collect()
 }
 
+fn faults() -> impl Strategy<Value = Faults> {
+    let faults = (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64);
+    faults.prop_map(|(loss, duplication, corruption, jitter_ns)| Faults {
+        loss,
+        duplication,
+        corruption,
+        jitter_ns,
+        marking: 0.0,
+    })
+}
+
 fn format(random: &mut Random) -> Format {
     let words = oracle::WORDS[random.below(oracle::WORDS.len() as u64) as usize];
     if random.below(2) == 0 { words } else { SUM }
@@ -314,11 +325,8 @@ proptest! {
     #[test]
     fn every_sum_is_exact_and_identical_on_any_network(
         seed: u64, jobs in 1..=3u32, workers in 1..=12u8, slots in 1..=24u16,
-        faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), restart: bool,
-        start in start(),
+        faults in faults(), restart: bool, start in start(),
     ) {
-        let (loss, duplication, corruption, jitter_ns) = faults;
-        let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
         let mut world = World::starting_at(start, seed, faults, (jobs, false), workers, slots);
         let mut random = Random(seed ^ 1);
         if restart {

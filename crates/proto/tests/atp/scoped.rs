@@ -9,7 +9,7 @@ use netsum_wire::*;
 use proptest::prelude::*;
 
 use super::network::{Faults, Random};
-use super::patterns::{COPIED, is_copied, pattern, results};
+use super::patterns::{COPIED, disagreements, is_copied, pattern, results};
 use super::slots::{FIRST_HOST, Layout, World};
 use super::{
     BOUND, SECOND, SUM, bits, check_slots_return, claim, faults, layout, operation, oracle, seed_of,
@@ -138,17 +138,7 @@ fn a_rank_receives_only_its_shard_and_sends_only_its_shard() {
 
 #[test]
 fn disagreement_on_who_takes_is_reported_to_all_ranks() {
-    let sizes: Arc<[u64]> = vec![50; 4].into();
-    let uneven: Arc<[u64]> = vec![50, 49, 51, 50].into();
-    let pairs = [
-        (Pattern::ReduceScatter(sizes.clone()), Pattern::Allreduce),
-        (Pattern::ReduceScatter(sizes.clone()), Pattern::ReduceScatter(uneven.clone())),
-        (Pattern::Reduce(Rank(0)), Pattern::Reduce(Rank(1))),
-        (Pattern::Broadcast(Rank(0)), Pattern::Broadcast(Rank(1))),
-        (Pattern::Broadcast(Rank(2)), Pattern::Allgather(sizes.clone())),
-        (Pattern::Allgather(sizes), Pattern::Allgather(uneven)),
-    ];
-    for (most, other) in pairs {
+    for (most, other) in disagreements() {
         for differs in 0..4 {
             let layout = Layout { copies: true, ..Layout::default() };
             let mut world = World::new(1, layout, Faults::default());

@@ -41,6 +41,20 @@ pub fn pattern(random: &mut Random, workers: u64, most: u64) -> (Pattern, usize)
     }
 }
 
+/// Patterns of four ranks on 200 elements on which ranks may disagree, in pairs on the same tree.
+pub fn disagreements() -> [(Pattern, Pattern); 6] {
+    let sizes: Arc<[u64]> = vec![50; 4].into();
+    let uneven: Arc<[u64]> = vec![50, 49, 51, 50].into();
+    [
+        (Pattern::ReduceScatter(sizes.clone()), Pattern::Allreduce),
+        (Pattern::ReduceScatter(sizes.clone()), Pattern::ReduceScatter(uneven.clone())),
+        (Pattern::Reduce(Rank(0)), Pattern::Reduce(Rank(1))),
+        (Pattern::Broadcast(Rank(0)), Pattern::Broadcast(Rank(1))),
+        (Pattern::Broadcast(Rank(2)), Pattern::Allgather(sizes.clone())),
+        (Pattern::Allgather(sizes), Pattern::Allgather(uneven)),
+    ]
+}
+
 pub fn is_copied(pattern: &Pattern) -> bool {
     pattern.copies() || *pattern == Pattern::Barrier
 }

@@ -12,8 +12,8 @@ use netsum_wire::*;
 use proptest::prelude::*;
 
 use super::network::{Faults, Random, Start, start};
-use super::patterns::{COPIED, is_copied, pattern};
-use super::{BOUND, ROW, SECOND, SUM, World, bits, format, place_of, seed_of};
+use super::patterns::{COPIED, disagreements, is_copied, pattern};
+use super::{BOUND, ROW, SECOND, SUM, World, bits, faults, format, place_of, seed_of};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 128, max_shrink_iters: 200, ..ProptestConfig::default() })]
@@ -21,10 +21,8 @@ proptest! {
     #[test]
     fn every_rank_gets_its_part_on_any_network(
         seed: u64, jobs in 1..=2u32, workers in 1..=12u8, slots in 1..=24u16,
-        faults in (0.0..0.08f64, 0.0..0.05f64, 0.0..0.03f64, 0..200_000u64), start in start(),
+        faults in faults(), start in start(),
     ) {
-        let (loss, duplication, corruption, jitter_ns) = faults;
-        let faults = Faults { loss, duplication, corruption, jitter_ns, marking: 0.0 };
         let mut world = World::starting_at(start, seed, faults, (jobs, true), workers, slots);
         let mut random = Random(seed ^ 1);
         for job in 0..jobs as usize {
@@ -136,17 +134,7 @@ fn copies_overtake_sums() {
 
 #[test]
 fn disagreement_on_who_takes_is_reported_to_all_ranks() {
-    let sizes: Arc<[u64]> = vec![50; 4].into();
-    let uneven: Arc<[u64]> = vec![50, 49, 51, 50].into();
-    let pairs = [
-        (Pattern::ReduceScatter(sizes.clone()), Pattern::Allreduce),
-        (Pattern::ReduceScatter(sizes.clone()), Pattern::ReduceScatter(uneven.clone())),
-        (Pattern::Reduce(Rank(0)), Pattern::Reduce(Rank(1))),
-        (Pattern::Broadcast(Rank(0)), Pattern::Broadcast(Rank(1))),
-        (Pattern::Broadcast(Rank(2)), Pattern::Allgather(sizes.clone())),
-        (Pattern::Allgather(sizes), Pattern::Allgather(uneven)),
-    ];
-    for (most, other) in pairs {
+    for (most, other) in disagreements() {
         for differs in 0..4 {
             let mut world = with_copies(Faults::default(), 4, 8);
             for rank in 0..4 {
