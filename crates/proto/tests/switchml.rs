@@ -250,6 +250,17 @@ impl World {
         }
     }
 
+    /// Ends all jobs, and checks that the switch had enough memory and has all of it back.
+    fn check_memory(&mut self, jobs: u32) -> Result<(), TestCaseError> {
+        for job in 0..jobs {
+            self.switch.revoke(self.job(job), Epoch(self.start.epoch.wrapping_add(9)));
+        }
+        self.switch.values_mut().flushed();
+        prop_assert_eq!(self.switch.values().used(), 0);
+        prop_assert_eq!(self.switch.drops().get(DropReason::NoMemory), 0);
+        Ok(())
+    }
+
     /// Checks that every element at every worker equals the oracle's.
     fn check(&self) -> Result<(), TestCaseError> {
         for (job, hosts) in self.hosts.chunks(self.workers.into()).enumerate() {
@@ -347,12 +358,7 @@ proptest! {
         }
         prop_assert!(world.run(BOUND, World::all_done), "not done in time");
         world.check()?;
-        for job in 0..jobs {
-            world.switch.revoke(world.job(job), Epoch(start.epoch.wrapping_add(9)));
-        }
-        world.switch.values_mut().flushed();
-        prop_assert_eq!(world.switch.values().used(), 0);
-        prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
+        world.check_memory(jobs)?;
     }
 }
 

@@ -281,14 +281,15 @@ impl Worker {
             let exponent = Exponent::from_wire(header.next_exponent.into());
             operation.state.exponents[next as usize] = Some(exponent);
         }
-        if operation.finish_one() {
-            self.events.push_back(Event::Done { id, missing: 0 });
-        }
+        let is_done = operation.finish_one();
         self.pools[tree].complete(now, header.slot);
-        // A worker sends a round when it has the result of the one before.
-        let lowest = self.pools[tree].lowest_round();
-        let everywhere = lowest.saturating_sub(self.config.slots.into());
-        self.operations.of_tree_mut(tree).forget_done(everywhere);
+        if is_done {
+            self.events.push_back(Event::Done { id, missing: 0 });
+            // A worker sends a round when it has the result of the one before.
+            let lowest = self.pools[tree].lowest_round();
+            let everywhere = lowest.saturating_sub(self.config.slots.into());
+            self.operations.of_tree_mut(tree).forget_done(everywhere);
+        }
         Ok(Accepted { g, id, dtype, content })
     }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use netsum_proto::handover::{Resolution, Serve, resolve};
 use netsum_proto::switchml::*;
-use netsum_proto::values::Values;
 use netsum_proto::{DropReason, Pattern, PortId, Time};
 use netsum_wire::switchml::{Header, Kind};
 use netsum_wire::*;
@@ -34,12 +33,7 @@ proptest! {
         }
         prop_assert!(world.run(BOUND, World::all_done), "not done in time");
         world.check()?;
-        for job in 0..jobs {
-            world.switch.revoke(world.job(job), Epoch(start.epoch.wrapping_add(9)));
-        }
-        world.switch.values_mut().flushed();
-        prop_assert_eq!(world.switch.values().used(), 0);
-        prop_assert_eq!(world.switch.drops().get(DropReason::NoMemory), 0);
+        world.check_memory(jobs)?;
     }
 }
 
@@ -191,4 +185,35 @@ fn a_worker_contributes_only_where_it_is_asked() {
         got.push((header.kind, payload.is_some()));
     }
     assert_eq!(got, [(Kind::Result, true), (Kind::Result, true), (Kind::Done, false)]);
+}
+
+#[test]
+fn a_worker_takes_a_result_only_where_it_is_for_it() {
+    for (worker, right, wrong) in [(0, Kind::Done, Kind::Result), (1, Kind::Result, Kind::Done)] {
+        let config = WorkerConfig {
+            job: JobId(1),
+            epoch: Epoch(1),
+            worker,
+            workers: 2,
+            copies: true,
+            slots: 4,
+            fragment_bytes: ROW,
+            timeout_ns: 1000,
+        };
+        let mut machine = Worker::new(Time(0), config);
+        machine.submit(Submission {
+            id: 4,
+            format: COPIED,
+            numel: 8,
+            fingerprint: 0,
+            fragments: Fragments::All,
+            pattern: Pattern::Reduce(Rank(1)),
+        });
+        let sent = machine.poll_transmit(Time(0)).unwrap().header;
+        let answer = |kind| Header { kind, worker: u8::MAX, parties: Parties::All, ..sent };
+        assert_eq!(machine.handle(Time(0), false, &answer(wrong)), Err(DropReason::Members));
+        assert_eq!(machine.poll_event(), None);
+        machine.handle(Time(0), false, &answer(right)).unwrap();
+        assert_eq!(machine.poll_event(), Some(Event::Done { id: 4, missing: 0 }));
+    }
 }
