@@ -161,3 +161,9 @@ def test_make_targets_that_are_named_exist() -> None:
             if target not in targets:
                 wrong.append(f"{name}: make {target}")
     assert wrong == []
+
+
+def test_symbolic_links_stay_inside_the_repository() -> None:
+    links = [name for name in tracked() if (ROOT / name).is_symlink()]
+    assert links, "the check looks at files that are links"
+    assert [name for name in links if not (ROOT / name).resolve().is_relative_to(ROOT.resolve())] == []
