@@ -3,11 +3,6 @@
 
 #include "packet.h"
 
-struct address {
-	__be32 ip;
-	__be16 port;
-};
-
 static __always_inline _Bool is_at(const struct endpoint *endpoint, struct address from)
 {
 	const struct iphdr *ip = (void *)endpoint->frame + IP_OFFSET;
@@ -15,22 +10,22 @@ static __always_inline _Bool is_at(const struct endpoint *endpoint, struct addre
 	return ip->daddr == from.ip && udp->dest == from.port;
 }
 
-// The sender of a packet: lease and child. False for an unknown sender.
-static __always_inline _Bool find_sender(const struct header *h, struct address from, struct sender *found)
+// The sender of a packet of a job and tree: lease and child. False for an unknown sender.
+static __always_inline _Bool find_sender(__be32 job, __u8 tree, struct address from, struct sender *found)
 {
-	__u32 cell = cell_of(from.ip, from.port, h->job, h->tree);
+	__u32 cell = cell_of(from.ip, from.port, job, tree);
 	const __u32 *guess = bpf_map_lookup_elem(&guesses, &cell);
 	if (guess && *guess) {
 		__u32 index = (*guess - 1) >> 16, child = (*guess - 1) & 0xffff;
 		const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
-		if (lease && lease->job == bpf_ntohl(h->job) && lease->tree == h->tree &&
+		if (lease && lease->job == bpf_ntohl(job) && lease->tree == tree &&
 		    is_at(child == PARENT ? &lease->parent : &lease->child[child & (MAX_FAN_IN - 1)], from)) {
 			found->lease = index;
 			found->child = child;
 			return 1;
 		}
 	}
-	struct sender_key key = { .address = from.ip, .port = from.port, .tree = h->tree, .job = h->job };
+	struct sender_key key = { .address = from.ip, .port = from.port, .tree = tree, .job = job };
 	const struct sender *sender = bpf_map_lookup_elem(&senders, &key);
 	if (sender)
 		*found = *sender;
@@ -58,19 +53,27 @@ static __always_inline _Bool is_down(__u8 kind)
 	return kind != CONTRIBUTION && kind != FIN && kind != READY;
 }
 
-// Whether a packet that goes up names parties that its kind can have.
-static __always_inline _Bool parties_fit(const struct header *h, __u8 kind)
+// What a packet says of a fragment, whatever its protocol.
+enum part { ADDS, IS_READY, SAYS_NOTHING };
+
+// Whether a packet names parties that it can have.
+static __always_inline _Bool parties_fit(__u8 parties, __u8 rank, enum part part)
 {
-	if (h->reserved || (h->parties == ALL || h->parties == NOBODY ? h->rank : h->rank >= SCOPED_RANKS))
+	if (parties == ALL || parties == NOBODY ? rank : rank >= SCOPED_RANKS)
 		return 0;
-	switch (kind) {
-	case CONTRIBUTION:
-		return h->parties < NOBODY;
-	case READY:
-		return h->parties == FROM_ONE || h->parties == NOBODY;
+	switch (part) {
+	case ADDS:
+		return parties < NOBODY;
+	case IS_READY:
+		return parties == FROM_ONE || parties == NOBODY;
 	default:
-		return h->parties == ALL;
+		return parties == ALL;
 	}
+}
+
+static __always_inline enum part part_of(__u8 kind)
+{
+	return kind == CONTRIBUTION ? ADDS : kind == READY ? IS_READY : SAYS_NOTHING;
 }
 
 // Validates an untrusted packet; no field is used before. `bytes`: of payload. Returns a reason to drop it.
@@ -83,7 +86,7 @@ static __always_inline int malformed(const struct header *h, __u32 bytes)
 		return UNKNOWN_KIND;
 	if (h->flags >> 4 > FLOAT)
 		return UNKNOWN_FORMAT;
-	if (!is_down(kind) && !parties_fit(h, kind))
+	if (!is_down(kind) && (h->reserved || !parties_fit(h->parties, h->rank, part_of(kind))))
 		return RESERVED;
 	_Bool has_payload = kind == CONTRIBUTION || kind == RESULT;
 	if (bytes != (has_payload ? bpf_ntohs(h->n_elems) * 4u : 0))
@@ -116,34 +119,52 @@ static __always_inline int out_of_window(const struct packet *p)
 }
 
 // Checks the epoch against the lease's.
-static __always_inline int other_epoch(const struct lease *lease, const struct header *h)
+static __always_inline int other_epoch(const struct lease *lease, __be16 epoch)
 {
-	__s16 ahead = (__s16)(bpf_ntohs(h->epoch) - lease->epoch);
+	__s16 ahead = (__s16)(bpf_ntohs(epoch) - lease->epoch);
 	return ahead < 0 ? STALE_EPOCH : ahead > 0 ? FUTURE_EPOCH : FINE;
 }
 
-// A packet whose sender has no entry for this job: passed to user space, or dropped with a reason. `bytes`: of payload.
-static __always_inline int strange(const struct header *h, __u32 bytes, __be32 address, __be16 port)
+// The lease for which a packet is meant whose sender has no entry for its job; null, and what to do with the packet, if
+// that is certain without the lease. `wrong`: what is wrong with the packet itself.
+static __always_inline const struct lease *meant_for(__be32 job, __u8 tree, struct address from, int wrong,
+						     _Bool sealed, int *verdict)
 {
-	struct known_key who = { .address = address, .port = port };
-	if (!bpf_map_lookup_elem(&known, &who))
-		return drop(UNKNOWN_SENDER);
-	int wrong = malformed(h, bytes);
-	if (wrong != FINE)
-		return drop(wrong);
-	struct job_key what = { .job = h->job, .tree = h->tree };
+	struct known_key who = { .address = from.ip, .port = from.port };
+	struct job_key what = { .job = job, .tree = tree };
+	if (!bpf_map_lookup_elem(&known, &who)) {
+		*verdict = drop(UNKNOWN_SENDER);
+		return 0;
+	}
+	if (wrong != FINE) {
+		*verdict = drop(wrong);
+		return 0;
+	}
 	const __u32 *index = bpf_map_lookup_elem(&jobs, &what);
-	if (!index)
-		return drop(NO_LEASE);
-	if (*index == IN_USER_SPACE)
-		return XDP_PASS;
-	// No key of the lease is the sender's.
-	if (h->version == SEALED)
-		return drop(BAD_TAG);
+	if (!index) {
+		*verdict = drop(NO_LEASE);
+		return 0;
+	}
+	if (*index == IN_USER_SPACE) {
+		*verdict = XDP_PASS;
+		return 0;
+	}
 	const struct lease *lease = bpf_map_lookup_elem(&leases, index);
+	// No key of the lease is the sender's.
+	if (!lease || sealed)
+		*verdict = drop(lease ? BAD_TAG : NO_LEASE);
+	return sealed ? 0 : lease;
+}
+
+// A packet whose sender has no entry for this job: passed to user space, or dropped with a reason. `bytes`: of payload.
+static __always_inline int strange(const struct header *h, __u32 bytes, struct address from)
+{
+	int verdict = XDP_DROP;
+	const struct lease *lease =
+		meant_for(h->job, h->tree, from, malformed(h, bytes), h->version == SEALED, &verdict);
 	if (!lease)
-		return drop(NO_LEASE);
-	wrong = other_epoch(lease, h);
+		return verdict;
+	int wrong = other_epoch(lease, h->epoch);
 	if (wrong == FINE)
 		wrong = bytes > lease->fragment_bytes ? TOO_LARGE : NOT_A_NEIGHBOUR;
 	return drop(wrong);

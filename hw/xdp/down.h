@@ -36,10 +36,10 @@ static __always_inline int pass_down(struct packet *p)
 		__u32 index = bpf_ntohl(h->slot);
 		__u32 row = config.policy == PARTITION ? lease->first + index % lease->guaranteed : index % config.slots;
 		struct slot *slot = bpf_map_lookup_elem(&slots, &row);
-		if (slot && lock(slot)) {
+		if (slot && lock(&slot->lock)) {
 			if (has_number_of(slot, h))
 				free_slot(slot, EMPTY);
-			unlock(slot);
+			unlock(&slot->lock);
 		}
 	}
 	if (!addressed(lease, h))

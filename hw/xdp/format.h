@@ -1,4 +1,5 @@
-// The packet of protocol atp in a frame: docs/protocol-atp.md. Ethernet, IPv4 without options, UDP.
+// The packets of protocols atp and switchml in a frame: docs/protocol-atp.md, docs/protocol-switchml.md. Ethernet, IPv4
+// without options, UDP.
 #pragma once
 
 #include <linux/types.h>
@@ -8,8 +9,10 @@
 #define UDP_OFFSET 34
 #define PACKET_OFFSET 42
 #define HEADER_LEN 38
-// Bytes before the payload: after the header, unsealed packets have zeros, and sealed ones an extension.
+// Bytes before the payload: after the header, unsealed packets of atp have zeros, those of switchml nothing, and sealed
+// ones an extension.
 #define UNSEALED_LEN 46
+#define POOL_UNSEALED_LEN HEADER_LEN
 #define SEALED_LEN 54
 
 // Largest payload of a slot: 352 elements, the most that an MTU of 1500 carries in whole 128-byte blocks.
@@ -18,9 +21,11 @@
 // Whether `bytes` from a position on are within the frame, in a form that the verifier can follow.
 #define CHECKED(pointer, bytes, end) ((void *)(pointer) + (bytes) <= (end))
 
-// First bytes of unsealed and of sealed packets.
+// First bytes of unsealed and of sealed packets of atp and of switchml.
 #define UNSEALED 0x21
 #define SEALED 0x22
+#define POOL_UNSEALED 0x31
+#define POOL_SEALED 0x32
 #define LEVEL_BIT 0x10
 #define KIND_BITS 0x0f
 
@@ -35,6 +40,20 @@ enum kind {
 	DONE = 7,
 	MISSING = 8,
 };
+
+enum pool_kind {
+	POOL_CONTRIBUTION = 0,
+	POOL_RESULT = 1,
+	POOL_MISMATCH = 2,
+	POOL_FIN = 3,
+	POOL_READY = 4,
+	POOL_DONE = 5,
+};
+
+// Beside the kind of a packet of switchml.
+#define POOL_RESENT 0x10
+// Worker in packets of a switch.
+#define NO_WORKER 255
 
 #define RESEND 0x01
 #define COLLISION 0x02
@@ -86,6 +105,25 @@ struct header {
 	};
 } __attribute__((packed));
 
+// Of switchml.
+struct pool_header {
+	__u8 version;
+	__u8 kind; // with the flag
+	__u8 arithmetic;
+	__u8 worker;
+	__be32 job;
+	__be32 round;
+	__be32 chunk;
+	__be16 epoch;
+	__be16 slot;
+	__be16 n_elems;
+	__be16 next_exponent;
+	__u8 tree;
+	__u8 parties;
+	__u8 rank;
+	__u8 reserved[11];
+} __attribute__((packed));
+
 // Follows the header of a sealed packet.
 struct extension {
 	__be64 number;
@@ -93,6 +131,7 @@ struct extension {
 } __attribute__((packed));
 
 _Static_assert(sizeof(struct header) == HEADER_LEN, "the header has 38 bytes");
+_Static_assert(sizeof(struct pool_header) == HEADER_LEN, "and so has that of switchml");
 _Static_assert(sizeof(struct header) + sizeof(struct extension) == SEALED_LEN, "and the extension 16");
 
 // Why a packet was dropped; the order is that of `reasons` in crates/net/src/xdp/layout.rs.
@@ -116,6 +155,7 @@ enum drop {
 	BEYOND_WINDOW,
 	TOO_OLD,
 	DUPLICATE,
+	MISMATCHED, // another packet of the same fragment had other properties
 	BUSY, // other processors held the slot's lock, or changed a hop's numbers, for too long
 	DROPS,
 };

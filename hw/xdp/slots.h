@@ -2,28 +2,8 @@
 #pragma once
 
 #include "leave.h"
+#include "lock.h"
 #include "numbers.h"
-
-// A lock is held for about a microsecond, without interruption by another packet on the same processor.
-#define SPINS 2048
-
-static __always_inline _Bool lock(struct slot *slot)
-{
-	for (int i = 0; i < SPINS; i++)
-		if (!__sync_lock_test_and_set(&slot->lock, 1))
-			return 1;
-	return 0;
-}
-
-static __always_inline void unlock(struct slot *slot)
-{
-#if defined(__TARGET_ARCH_x86)
-	// Stores are not reordered with earlier ones there; elsewhere the exchange is the barrier.
-	*(volatile __u32 *)&slot->lock = 0;
-#else
-	__sync_lock_test_and_set(&slot->lock, 0);
-#endif
-}
 
 // Whether a packet belongs to the same number of the same job.
 static __always_inline _Bool has_number_of(const struct slot *slot, const struct header *h)
@@ -79,18 +59,7 @@ static __always_inline _Bool write_sum(struct packet *p, const struct lease *lea
 			h->workers = 0;
 		h->racks = bpf_htonl(arrived);
 	}
-	__u32 bytes = slot->bytes;
-	if (bytes == 0 || bytes > ROW_BYTES)
-		return 0;
-	return bpf_xdp_store_bytes(p->ctx, PACKET_OFFSET + p->head, slot->values, bytes) == 0;
-}
-
-static __always_inline _Bool read_values(struct packet *p, void *into)
-{
-	__u32 bytes = p->bytes;
-	if (bytes == 0 || bytes > ROW_BYTES)
-		return 0;
-	return bpf_xdp_load_bytes(p->ctx, PACKET_OFFSET + p->head, into, bytes) == 0;
+	return write_values(p, slot->values, slot->bytes);
 }
 
 // Sets a slot's owner; its values are written by the caller.
@@ -114,15 +83,15 @@ static __always_inline int take(struct packet *p, struct slot *slot)
 {
 	__u8 flags = p->header->flags;
 	if (flags & RESEND || !may_take(p->lease, p->state)) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return pass_up(p, 0);
 	}
 	if (!read_values(p, slot->values)) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return XDP_ABORTED;
 	}
 	begin(p, slot, p->header, flags);
-	unlock(slot);
+	unlock(&slot->lock);
 	return XDP_DROP;
 }
 
@@ -175,21 +144,21 @@ static __always_inline int add(struct packet *p, struct slot *slot)
 		count_for(p->lease_index, RELEASED);
 		_Bool written = write_sum(p, p->lease, slot, RESEND);
 		free_slot(slot, VACATED);
-		unlock(slot);
+		unlock(&slot->lock);
 		return written ? send(p, &p->lease->parent, p->bytes) : XDP_ABORTED;
 	}
 	if (known) {
-		unlock(slot);
+		unlock(&slot->lock);
 		count_for(p->lease_index, DUPLICATES);
 		return drop(DUPLICATE);
 	}
 	if (slot->arrived != p->lease->everyone) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return XDP_DROP;
 	}
 	slot->complete = 1;
 	_Bool written = write_sum(p, p->lease, slot, 0);
-	unlock(slot);
+	unlock(&slot->lock);
 	count_for(p->lease_index, COMPLETED);
 	return written ? send(p, &p->lease->parent, p->bytes) : XDP_ABORTED;
 }
@@ -221,7 +190,7 @@ static __always_inline int preempt(struct packet *p, struct slot *slot)
 	struct header own = *p->header;
 	_Bool complete = slot->complete, written = 0;
 	if (!holder || !kept || !read_values(p, kept->values)) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return XDP_ABORTED;
 	}
 	count_for(index, PREEMPTED);
@@ -233,10 +202,10 @@ static __always_inline int preempt(struct packet *p, struct slot *slot)
 	free_slot(slot, VACATED);
 	__u32 mine = p->bytes;
 	if (mine == 0 || mine > ROW_BYTES || bpf_probe_read_kernel(slot->values, mine, kept->values) != 0) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return XDP_ABORTED;
 	}
 	begin(p, slot, &own, own.flags);
-	unlock(slot);
+	unlock(&slot->lock);
 	return written ? send(p, &holder->parent, bytes) : XDP_DROP;
 }

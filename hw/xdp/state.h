@@ -46,13 +46,17 @@ enum lease_flag {
 	AT_SERVER = 1, // second level
 	HAS_KEYS = 4, // packets are sealed
 	FAN_OUT = 2, // every child has an interface of its own here: results are multiplied in the kernel
+	POOL = 8, // of protocol switchml, with workers as children and no parent
 };
 
 struct lease {
 	__u32 job; // host byte order, as all below
 	__u32 everyone;
 	__u16 epoch;
-	__u16 window;
+	union {
+		__u16 window;
+		__u16 slots; // of a pool
+	};
 	__u16 fragment_bytes;
 	__u8 tree;
 	__u8 flags;
@@ -61,8 +65,11 @@ struct lease {
 	__u8 fan_in; // at the first level: racks of the job; at the second: the same as `children`
 	__u8 priority;
 	__u32 guaranteed;
-	__u32 limit;
-	__u32 first;
+	union {
+		__u32 limit;
+		__u32 first_round; // of each slot of a pool
+	};
+	__u32 first; // slot
 	__u8 workers[MAX_FAN_IN]; // of each child, at the second level
 	struct endpoint parent;
 	struct endpoint child[MAX_FAN_IN];
@@ -111,6 +118,8 @@ enum counter {
 	EXPIRED,
 	PREEMPTED,
 	RESULTS,
+	ANSWERED,
+	MISMATCHES,
 	COUNTERS,
 };
 
@@ -133,6 +142,21 @@ struct slot {
 	struct header first; // of the first member
 	__u8 pad[2];
 	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
+};
+
+// One use of a slot of a pool.
+struct round {
+	__u32 arrived; // workers
+	_Bool begun;
+	_Bool filled; // values are there
+	struct pool_header first; // of the first packet; the exponent is the greatest so far
+	__u8 values[ROW_BYTES] __attribute__((aligned(8)));
+};
+
+// Rounds with even and odd numbers.
+struct pool_slot {
+	__u32 lock;
+	struct round round[2];
 };
 
 // Senders of a job, by address.
@@ -244,6 +268,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
+
+// Of all pools. Resized by the loader.
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct pool_slot);
+} pool_slots SEC(".maps");
 
 // For each lease, a map of its children's interfaces.
 struct {

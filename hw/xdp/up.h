@@ -17,7 +17,7 @@ static __always_inline int contribute(struct packet *p)
 	if (!slot)
 		return XDP_ABORTED;
 	p->row = row;
-	if (!lock(slot))
+	if (!lock(&slot->lock))
 		return drop(BUSY);
 	if (at_server && h->flags & RESEND) {
 		// Whole racks in the slot were counted once each; their own fragments are resent too.
@@ -25,25 +25,25 @@ static __always_inline int contribute(struct packet *p)
 			free_slot(slot, VACATED);
 			slot->first = *h;
 		}
-		unlock(slot);
+		unlock(&slot->lock);
 		return pass_up(p, 0);
 	}
 	__u32 all_workers = h->rack_fan_in >= 32 ? 0xffffffff : (1u << h->rack_fan_in) - 1;
 	if (at_server && bpf_ntohl(h->workers) != all_workers) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return pass_up(p, 0);
 	}
 	if (is_of(slot, h))
 		return add(p, slot);
 	if (has_number_of(slot, h)) {
-		unlock(slot);
+		unlock(&slot->lock);
 		return pass_up(p, 0);
 	}
 	if (slot->state != HELD)
 		return take(p, slot);
 	if (yields(p, slot))
 		return preempt(p, slot);
-	unlock(slot);
+	unlock(&slot->lock);
 	count_for(p->lease_index, COLLISIONS);
 	return pass_up(p, COLLISION);
 }

@@ -140,6 +140,21 @@ def test_pools_with_loss_and_a_dead_switch(network):
         wait_for_free_slots(fabric)
 
 
+def test_a_pool_within_a_rack_is_in_the_kernel(network):
+    hosts = [host for host in network.hosts if network.rack_of[host] == network.racks[0]]
+    network.take_from_hooks()
+    with Fabric(network, slots=SERVERS, in_kernel=True) as fabric:
+        if "built without" in fabric.log("rack0"):
+            pytest.skip("the daemons are built without the in-kernel switch (make setup-xdp)")
+        workers = start(fabric, "switchml", hosts, until_told=True)
+        workers.wait_for_step(2)
+        at = fabric.status()["jobs"][-1]["trees"][0]["root"]
+        assert re.findall(r"pool_in_kernel\{.*\} (\d)", fabric.metrics(at)) == ["1"]
+        workers.finish()
+        check_same(workers.wait())
+        wait_for_free_slots(fabric)
+
+
 @pytest.mark.parametrize("in_kernel", [False, True], ids=["user-space", "in-kernel"])
 def test_a_host_that_speaks_in_others_names_changes_no_bit(network, in_kernel):
     """Sent from a third host of the rack to switches, servers and a worker; it knows everything but the key."""

@@ -2,7 +2,7 @@
 //!
 //! Drivers pass packets as bytes: decoding and sealing, which these protocols share, are handled here.
 
-use netsum_wire::{Epoch, JobId, PacketHeader, Protocol};
+use netsum_wire::{Epoch, JobId, PacketHeader, Protocol, TreeId};
 
 use crate::aggregator::Aggregator;
 use crate::atp::{self, Node, NodeLease, NodeLeaseError};
@@ -61,6 +61,23 @@ pub enum Row {
     Pool(RowId),
 }
 
+/// Where a lease begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Of `atp`: its first slot (0 if slots are shared), and one past the highest number whose result has passed.
+    Slots {
+        /// First slot.
+        first: u32,
+        /// One past the highest number.
+        passed: u32,
+    },
+    /// Of a static pool: the first round of every slot.
+    Pool {
+        /// That round.
+        round: u32,
+    },
+}
+
 /// The machines, and the keys of their hops.
 pub struct RowMachines {
     node: Node<Rows>,
@@ -102,6 +119,21 @@ impl RowMachines {
     /// The machine of static pools.
     pub fn pools(&self) -> &PoolSwitch<Rows> {
         &self.pools
+    }
+
+    /// Where a lease of a switch begins, for a data plane in front of it.
+    pub fn standing(&self, job: JobId, tree: TreeId) -> Option<Standing> {
+        let slots = self.node.switch().and_then(|switch| switch.standing(job, tree));
+        let slots = slots.map(|(first, passed)| Standing::Slots { first, passed });
+        slots.or_else(|| Some(Standing::Pool { round: self.pools.first_round(job, tree)? }))
+    }
+
+    /// Records that a data plane in front of the machines has received a packet of a lease's neighbours.
+    pub fn note_seen(&mut self, job: JobId, tree: TreeId, at: Time) {
+        if let Node::Switch(switch) = &mut self.node {
+            switch.note_seen(job, tree, at);
+        }
+        self.pools.note_seen(job, tree, at);
     }
 
     /// Largest payload.

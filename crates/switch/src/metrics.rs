@@ -285,7 +285,9 @@ fn slots(page: &mut Page<'_>, snapshot: &SwitchSnapshot) -> fmt::Result {
         page.counters(name, help, each)?;
     }
     let each = snapshot.pools.iter().map(|p| (labels(&p.lease), p.slots.into()));
-    page.gauges("pool_slots", "Slots of a pool", each)
+    page.gauges("pool_slots", "Slots of a pool", each)?;
+    let each = snapshot.pools.iter().map(|p| (labels(&p.lease), p.in_kernel.into()));
+    page.gauges("pool_in_kernel", "1 if the in-kernel switch serves the pool", each)
 }
 
 /// How late children are; of more than the controller takes, the first.

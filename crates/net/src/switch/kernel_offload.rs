@@ -4,27 +4,42 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use netsum_proto::atp::{Lease, Switch, SwitchConfig};
-use netsum_proto::values::Rows;
-use netsum_proto::{DropCounters, PortId, Secrets, SharedNumbers, Time};
+use netsum_proto::atp::{Node, SwitchConfig};
+use netsum_proto::row_machines::RowMachines;
+use netsum_proto::{DropCounters, Lease, LeaseKey, PortId, Secrets, SharedNumbers, Time};
 use netsum_wire::atp::Header;
+use netsum_wire::switchml::Header as PoolHeader;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::FxHashMap;
 
-use super::SlotSnapshot;
-use crate::xdp::{Plane, PlaneOptions, WhyNot};
+use super::{PoolSnapshot, SlotSnapshot};
+use crate::xdp::{Plane, PlaneOptions, ServedCounters, WhyNot};
 
 /// The in-kernel plane, as long as it works; without one everything is done in user space.
 #[derive(Default)]
 pub(super) struct KernelOffload {
     plane: Option<Plane>,
     /// Leases that the kernel does not serve yet, because a neighbour's Ethernet address is being resolved.
-    waiting: FxHashMap<(JobId, TreeId), (Lease<SocketAddr>, Option<Secrets>)>,
+    waiting: FxHashMap<(JobId, TreeId), Waiting>,
     every: Duration,
     due: Time,
     scan: Time,
     straggler_ns: u64,
 }
+
+/// A lease until its neighbours are known.
+struct Waiting {
+    lease: Lease<SocketAddr>,
+    secrets: Option<Secrets>,
+    since: Time,
+}
+
+/// The pool of sums; others have copies.
+const SUMS: TreeId = TreeId(0);
+
+/// How long packets of a pool wait for the kernel. Its switch has the only copy of a round, so the kernel has it from the
+/// first packet or not at all.
+const POOL_WAIT_NS: u64 = 1_000_000_000;
 
 /// Ticks per straggler time-out: often enough that a slot's age is known to a quarter of it.
 const TICKS_PER_STRAGGLER: u32 = 4;
@@ -66,39 +81,64 @@ impl KernelOffload {
         self.plane.is_some()
     }
 
-    /// Offers a lease that `machine` has just installed.
+    /// Offers a lease that the machines have just installed.
     pub(super) fn offer(
         &mut self,
-        machine: &Switch<Rows>,
+        now: Time,
+        machines: &RowMachines,
         lease: &Lease<SocketAddr>,
         secrets: Option<&Secrets>,
     ) {
-        let key = (lease.job, lease.tree);
-        self.waiting.remove(&key);
-        let (Some(plane), Some((first, passed))) =
-            (&mut self.plane, machine.standing(lease.job, lease.tree))
-        else {
+        let LeaseKey { job, tree, .. } = lease.key();
+        self.waiting.remove(&(job, tree));
+        let waiting = Waiting { lease: lease.clone(), secrets: secrets.cloned(), since: now };
+        self.offer_again(now, machines, waiting);
+    }
+
+    fn offer_again(&mut self, now: Time, machines: &RowMachines, waiting: Waiting) {
+        let Waiting { lease, secrets, since } = &waiting;
+        let LeaseKey { job, tree, .. } = lease.key();
+        let (Some(plane), Some(standing)) = (&mut self.plane, machines.standing(job, tree)) else {
             return;
         };
-        match plane.offer(lease, secrets.map(Vec::as_slice), first, passed) {
+        // The frame that completes a copy is mostly one that says "ready", and drivers such as veth leave it no room to
+        // grow.
+        let offered = match is_pool(lease) && tree != SUMS {
+            true => plane.leave(lease).and(Err(WhyNot::Copies)),
+            false => plane.offer(lease, secrets.as_deref(), standing),
+        };
+        match offered {
             Ok(()) => {}
-            Err(WhyNot::Resolving(_)) => {
-                self.waiting.insert(key, (lease.clone(), secrets.cloned()));
+            Err(reason @ WhyNot::Copies) => {
+                tracing::debug!(job = job.0, tree = tree.0, %reason, "user space serves this lease");
             }
-            Err(reason) => tracing::warn!(
-                job = lease.job.0, tree = lease.tree.0, %reason, "user space serves this lease"
-            ),
+            Err(WhyNot::Resolving(_)) if !is_pool(lease) || now.since(*since) < POOL_WAIT_NS => {
+                self.waiting.insert((job, tree), waiting);
+            }
+            Err(reason) => {
+                tracing::warn!(job = job.0, tree = tree.0, %reason, "user space serves this lease");
+            }
         }
+    }
+
+    /// Whether a packet of a pool came before the kernel could serve it; it is dropped, and its worker sends it again.
+    #[inline]
+    pub(super) fn awaits(&self, packet: &[u8]) -> bool {
+        !self.waiting.is_empty()
+            && PoolHeader::decode(packet).is_ok_and(|(header, _)| {
+                let waiting = self.waiting.get(&(header.job, header.tree));
+                waiting.is_some_and(|waiting| is_pool(&waiting.lease))
+            })
     }
 
     /// Leaves a lease to user space.
     pub(super) fn leave(&mut self, lease: &Lease<SocketAddr>) {
-        self.waiting.remove(&(lease.job, lease.tree));
+        self.waiting.remove(&(lease.key().job, lease.key().tree));
         let left = self.plane.as_mut().map_or(Ok(()), |plane| plane.leave(lease));
         self.check(left);
     }
 
-    /// The packet numbers of a lease's hops, children before the parent. `None`, with a line in the log: the kernel
+    /// The packet numbers of a lease's hops, in the order of its neighbours. `None`, with a line in the log: the kernel
     /// cannot serve it.
     pub(super) fn numbers(
         &mut self,
@@ -110,17 +150,16 @@ impl KernelOffload {
                 Some(numbers.into_iter().map(|hop| hop as Arc<dyn SharedNumbers>).collect())
             }
             Err(reason) => {
-                tracing::warn!(
-                    job = lease.job.0, tree = lease.tree.0, %reason, "user space serves this lease"
-                );
+                let LeaseKey { job, tree, .. } = lease.key();
+                tracing::warn!(job = job.0, tree = tree.0, %reason, "user space serves this lease");
                 None
             }
         }
     }
 
-    /// Removes leases that `machine` no longer has.
-    pub(super) fn retain(&mut self, machine: &Switch<Rows>) {
-        let here = |&(job, tree): &(JobId, TreeId)| machine.standing(job, tree).is_some();
+    /// Removes leases that the machines no longer have.
+    pub(super) fn retain(&mut self, machines: &RowMachines) {
+        let here = |&(job, tree): &(JobId, TreeId)| machines.standing(job, tree).is_some();
         self.waiting.retain(|key, _| here(key));
         let Some(plane) = &mut self.plane else { return };
         let gone: Vec<_> = plane.keys().filter(|key| !here(key)).collect();
@@ -128,7 +167,7 @@ impl KernelOffload {
         self.check(removed);
     }
 
-    /// Releases a lease whose workers have all sent fin.
+    /// Releases a lease of `atp` whose workers have all sent fin.
     pub(super) fn finished(&mut self, job: JobId, tree: TreeId) {
         let released = self.plane.as_mut().map_or(Ok(()), |plane| plane.release(job, tree));
         self.check(released);
@@ -139,28 +178,28 @@ impl KernelOffload {
         self.plane.as_ref().map(|_| self.due)
     }
 
-    /// Advances the time: sums that stragglers hold up are released to `machine`'s outbox.
+    /// Advances the time: sums that stragglers hold up are released to the outbox of `atp`'s machine.
     pub(super) fn tick(
         &mut self,
         now: Time,
-        machine: &mut Switch<Rows>,
+        machines: &mut RowMachines,
         port: impl FnMut(SocketAddr) -> Option<PortId>,
     ) {
         if now < self.due {
             return;
         }
         self.due = now.after(self.every.as_nanos() as u64);
-        let worked = self.try_tick(now, machine, port);
+        let worked = self.try_tick(now, machines, port);
         self.check(worked);
-        for (lease, secrets) in std::mem::take(&mut self.waiting).into_values() {
-            self.offer(machine, &lease, secrets.as_ref());
+        for waiting in std::mem::take(&mut self.waiting).into_values() {
+            self.offer_again(now, machines, waiting);
         }
     }
 
     fn try_tick(
         &mut self,
         now: Time,
-        machine: &mut Switch<Rows>,
+        machines: &mut RowMachines,
         mut port: impl FnMut(SocketAddr) -> Option<PortId>,
     ) -> Result<(), WhyNot> {
         let Some(plane) = &mut self.plane else { return Ok(()) };
@@ -170,24 +209,34 @@ impl KernelOffload {
         }
         self.scan = now.after(self.straggler_ns / 2);
         for lease in plane.leases()? {
-            machine.note_seen(lease.job, lease.tree, Time(lease.last_seen));
+            machines.note_seen(lease.job, lease.tree, Time(lease.last_seen));
         }
+        let Node::Switch(switch) = machines.node_mut() else { return Ok(()) };
         plane.sweep(|to, packet| {
             if let (Ok((header, payload)), Some(to)) = (Header::decode(packet), port(to.into())) {
-                machine.relay(to, &header, payload);
+                switch.relay(to, &header, payload);
             }
         })
     }
 
     /// Adds the kernel's counters.
-    pub(super) fn add_slots(&self, slots: &mut [SlotSnapshot]) {
+    pub(super) fn add_counters(&self, slots: &mut [SlotSnapshot], pools: &mut [PoolSnapshot]) {
         for lease in self.figures(Plane::leases) {
-            let key = (lease.job, lease.tree);
-            let mut all = slots.iter_mut();
-            if let Some(slot) = all.find(|s| (s.lease.job, s.lease.tree) == key) {
-                slot.in_kernel = true;
-                slot.held += lease.held;
-                slot.counters += lease.counters;
+            let is_it = |key: LeaseKey| (key.job, key.tree) == (lease.job, lease.tree);
+            match lease.counters {
+                ServedCounters::Slots(counters) => {
+                    if let Some(slot) = slots.iter_mut().find(|slot| is_it(slot.lease)) {
+                        slot.in_kernel = true;
+                        slot.held += lease.held;
+                        slot.counters += counters;
+                    }
+                }
+                ServedCounters::Pool(counters) => {
+                    if let Some(pool) = pools.iter_mut().find(|pool| is_it(pool.lease)) {
+                        pool.in_kernel = true;
+                        pool.counters += counters;
+                    }
+                }
             }
         }
     }
@@ -222,6 +271,10 @@ impl KernelOffload {
             self.waiting.clear();
         }
     }
+}
+
+fn is_pool(lease: &Lease<SocketAddr>) -> bool {
+    matches!(lease, Lease::Pool(_))
 }
 
 fn attach(own: SocketAddr, switch: SwitchConfig, interfaces: &[String]) -> Result<Plane, WhyNot> {

@@ -3,12 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use netsum_proto::atp::{Lease, Switch, SwitchConfig};
-use netsum_proto::values::Rows;
-use netsum_proto::{DropCounters, PortId, Secrets, SharedNumbers, Time};
+use netsum_proto::atp::SwitchConfig;
+use netsum_proto::row_machines::RowMachines;
+use netsum_proto::{DropCounters, Lease, PortId, Secrets, SharedNumbers, Time};
 use netsum_wire::{JobId, TreeId};
 
-use super::SlotSnapshot;
+use super::{PoolSnapshot, SlotSnapshot};
 
 #[derive(Default)]
 pub(super) struct KernelOffload {}
@@ -28,7 +28,18 @@ impl KernelOffload {
         false
     }
 
-    pub(super) fn offer(&mut self, _: &Switch<Rows>, _: &Lease<SocketAddr>, _: Option<&Secrets>) {}
+    pub(super) fn offer(
+        &mut self,
+        _: Time,
+        _: &RowMachines,
+        _: &Lease<SocketAddr>,
+        _: Option<&Secrets>,
+    ) {
+    }
+
+    pub(super) fn awaits(&self, _: &[u8]) -> bool {
+        false
+    }
 
     pub(super) fn leave(&mut self, _: &Lease<SocketAddr>) {}
 
@@ -40,7 +51,7 @@ impl KernelOffload {
         None
     }
 
-    pub(super) fn retain(&mut self, _: &Switch<Rows>) {}
+    pub(super) fn retain(&mut self, _: &RowMachines) {}
 
     pub(super) fn finished(&mut self, _: JobId, _: TreeId) {}
 
@@ -51,12 +62,12 @@ impl KernelOffload {
     pub(super) fn tick(
         &mut self,
         _: Time,
-        _: &mut Switch<Rows>,
+        _: &mut RowMachines,
         _: impl FnMut(SocketAddr) -> Option<PortId>,
     ) {
     }
 
-    pub(super) fn add_slots(&self, _: &mut [SlotSnapshot]) {}
+    pub(super) fn add_counters(&self, _: &mut [SlotSnapshot], _: &mut [PoolSnapshot]) {}
 
     pub(super) fn held(&self) -> u32 {
         0

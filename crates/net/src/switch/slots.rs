@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 
 use netsum_proto::atp::{self, Node};
 use netsum_proto::hops::{AT_ONCE, Checked, CheckedAhead};
-use netsum_proto::registry::PoolCounters;
+use netsum_proto::registry::{POOLS, PoolCounters};
 use netsum_proto::row_machines::{Role, Row, RowMachines};
-use netsum_proto::{Aggregator, DropCounters, Lateness, Lease, LeaseKey, PortId, Secrets, Time};
+use netsum_proto::{
+    Aggregator, DropCounters, DropReason, Lateness, Lease, LeaseKey, PortId, Secrets, Time,
+};
 use netsum_wire::atp::{Header, Kind};
 use netsum_wire::{Epoch, JobId, Protocol};
 use rustc_hash::FxHashSet;
@@ -19,11 +21,13 @@ use crate::lanes;
 /// The state machines, and the in-kernel switch in front of them.
 pub(super) struct Slots {
     machines: RowMachines,
-    /// In front of a switch of `atp`.
+    /// In front of a switch.
     front: KernelOffload,
     limit: u32,
     /// Jobs whose rate is limited: the kernel enforces no rates.
     limited: FxHashSet<JobId>,
+    /// Packets that came before the kernel could serve their pool.
+    early: DropCounters,
 }
 
 impl Slots {
@@ -35,7 +39,13 @@ impl Slots {
         };
         let mut machines = RowMachines::new(role);
         machines.hops_mut().use_lanes(lanes::detect());
-        Slots { machines, front, limit, limited: FxHashSet::default() }
+        Slots {
+            machines,
+            front,
+            limit,
+            limited: FxHashSet::default(),
+            early: DropCounters::default(),
+        }
     }
 
     /// Sets whether the rate of a job is limited, before its leases are installed.
@@ -57,15 +67,11 @@ impl Slots {
     ) -> Result<(), NetError> {
         let local = lease.map(port);
         self.machines.install(now, local.clone(), secrets, first)?;
-        if let Lease::Slots(lease) = lease
-            && self.front.is_there()
-        {
+        if self.front.is_there() {
             let possible = self.share_numbers(&local, lease, secrets);
-            if let Node::Switch(switch) = self.machines.node() {
-                match possible && !self.limited.contains(&lease.job) {
-                    true => self.front.offer(switch, lease, secrets),
-                    false => self.front.leave(lease),
-                }
+            match possible && !self.limited.contains(&lease.key().job) {
+                true => self.front.offer(now, &self.machines, lease, secrets),
+                false => self.front.leave(lease),
             }
         }
         Ok(())
@@ -75,7 +81,7 @@ impl Slots {
     fn share_numbers(
         &mut self,
         local: &Lease,
-        lease: &atp::Lease<SocketAddr>,
+        lease: &Lease<SocketAddr>,
         secrets: Option<&Secrets>,
     ) -> bool {
         let Some(secrets) = secrets else { return true };
@@ -113,6 +119,10 @@ impl Slots {
         packet: &mut [u8],
         checked: Option<Checked>,
     ) {
+        if protocol == POOLS && self.front.awaits(packet) {
+            self.early.count(DropReason::NoLease);
+            return;
+        }
         let taken = self.machines.take(protocol, now, from, ce, packet, checked);
         if taken && protocol == Protocol::Atp && self.front.is_there() {
             self.notify_kernel_offload(packet);
@@ -163,9 +173,7 @@ impl Slots {
         port: impl FnMut(SocketAddr) -> Option<PortId>,
     ) {
         self.machines.handle_timeout(now);
-        if let Node::Switch(switch) = self.machines.node_mut() {
-            self.front.tick(now, switch, port);
-        }
+        self.front.tick(now, &mut self.machines, port);
     }
 
     /// Installed leases.
@@ -181,6 +189,7 @@ impl Slots {
     pub(super) fn drops(&self) -> DropCounters {
         let mut drops = self.front.drops();
         drops.add(&self.machines.drops());
+        drops.add(&self.early);
         drops
     }
 
@@ -194,7 +203,7 @@ impl Slots {
         };
         let mut slots: Vec<_> = switch.leases().map(of).collect();
         slots.sort_by_key(|s| (s.lease.job, s.lease.tree));
-        self.front.add_slots(&mut slots);
+        self.front.add_counters(&mut slots, &mut []);
         slots
     }
 
@@ -213,11 +222,13 @@ impl Slots {
     pub(super) fn pools(&self) -> Vec<PoolSnapshot> {
         let of = |(key, slots, counters): (LeaseKey, u16, &PoolCounters)| PoolSnapshot {
             lease: key,
+            in_kernel: false,
             slots,
             counters: *counters,
         };
         let mut pools: Vec<_> = self.machines.pools().pools().map(of).collect();
-        pools.sort_by_key(|p| p.lease.job);
+        pools.sort_by_key(|p| (p.lease.job, p.lease.tree));
+        self.front.add_counters(&mut [], &mut pools);
         pools
     }
 
@@ -246,9 +257,7 @@ impl Slots {
     fn forget_revoked(&mut self) {
         let jobs: FxHashSet<JobId> = self.lease_keys().map(|key| key.job).collect();
         self.limited.retain(|job| jobs.contains(job));
-        if let Node::Switch(switch) = self.machines.node() {
-            self.front.retain(switch);
-        }
+        self.front.retain(&self.machines);
     }
 
     /// Slots in use, and their total.

@@ -65,8 +65,10 @@ pub struct ServerSnapshot {
 /// A static pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSnapshot {
-    /// Key of the lease; its tree is 0.
+    /// Key of the lease; its tree is the pool.
     pub lease: LeaseKey,
+    /// Whether the kernel serves it.
+    pub in_kernel: bool,
     /// Number of slots.
     pub slots: u16,
     /// Counters.

@@ -2,8 +2,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use netsum_proto::DropReason;
-use netsum_proto::atp::{Counters, Lease, Members, Policy, SwitchConfig};
+use netsum_proto::atp::{Counters, Members, Policy, SwitchConfig};
+use netsum_proto::registry::PoolCounters;
+use netsum_proto::{DropReason, Lease};
 use netsum_wire::atp::HEADER_LEN;
 use netsum_wire::nh;
 use netsum_wire::tag::{JobKey, Mac};
@@ -34,9 +35,10 @@ pub(super) const MAX_CHILDREN: u32 = 32;
 const AT_SERVER: u8 = 1;
 const FAN_OUT: u8 = 2;
 const HAS_KEYS: u8 = 4;
+const POOL: u8 = 8;
 
 /// Reasons in the order of `enum drop`.
-pub(super) const REASONS: [DropReason; 20] = [
+pub(super) const REASONS: [DropReason; 21] = [
     DropReason::TruncatedHeader,
     DropReason::UnknownKind,
     DropReason::UnknownFormat,
@@ -56,6 +58,7 @@ pub(super) const REASONS: [DropReason; 20] = [
     DropReason::BeyondWindow,
     DropReason::TooOld,
     DropReason::Duplicate,
+    DropReason::Mismatch,
     DropReason::Busy,
 ];
 
@@ -87,52 +90,103 @@ pub(super) fn next_row(shared: &[u8]) -> u32 {
     u32_at(shared, 8)
 }
 
-/// `struct lease`. `sealed`: the hops to the children and then to the parent, if packets are sealed; `fan_out`: results
-/// are replicated in the kernel; `hops`: to the parent and then to the children.
-pub(super) fn lease(
-    lease: &Lease<SocketAddrV4>,
-    sealed: Option<&[u32]>,
-    first: u32,
-    fan_out: bool,
-    own: SocketAddrV4,
-    hops: &[Hop],
-) -> Vec<u8> {
-    let children = lease.members.neighbours().count();
+/// Whom and what a lease is for, in `struct lease`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Terms {
+    flags: u8,
+    fragment_bytes: u16,
+    /// Window, or slots of a pool.
+    window: u16,
+    rack: u8,
+    fan_in: u8,
+    priority: u8,
+    guaranteed: u32,
+    /// Most slots, or the first round of a pool.
+    limit: u32,
+    workers: [u8; MAX_FAN_IN],
+}
+
+impl Terms {
+    /// `None`: the kernel has no such leases.
+    fn new<P>(lease: &Lease<P>, round: u32) -> Option<Terms> {
+        let mut terms = Terms::default();
+        match lease {
+            Lease::Slots(lease) => {
+                let claim = &lease.claim;
+                (terms.fragment_bytes, terms.window) = (lease.fragment_bytes, lease.window);
+                (terms.priority, terms.guaranteed) = (claim.priority, claim.guaranteed);
+                terms.limit = claim.limit;
+                match &lease.members {
+                    Members::Rack { rack, racks, .. } => {
+                        (terms.rack, terms.fan_in) = (*rack, *racks);
+                    }
+                    Members::Server { racks } => {
+                        (terms.flags, terms.fan_in) = (AT_SERVER, racks.len() as u8);
+                        let bytes = terms.workers.iter_mut();
+                        racks.iter().zip(bytes).for_each(|(rack, byte)| *byte = rack.workers);
+                    }
+                }
+            }
+            Lease::Pool(lease) => {
+                (terms.fragment_bytes, terms.window) = (lease.fragment_bytes, lease.slots);
+                (terms.flags, terms.limit) = (POOL, round);
+            }
+            Lease::Tree(_) | Lease::Server(_) => return None,
+        }
+        Some(terms)
+    }
+}
+
+/// Where a lease's packets go in the kernel.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'a> {
+    /// The switch's own address.
+    pub(super) own: SocketAddrV4,
+    /// First slot.
+    pub(super) first: u32,
+    /// The next hop to each neighbour, in the order of [`Lease::neighbours`].
+    pub(super) hops: &'a [Hop],
+    /// If packets are sealed, the numbers of their keys in the same order.
+    pub(super) sealed: Option<&'a [u32]>,
+    /// Whether results are replicated in the kernel.
+    pub(super) fan_out: bool,
+}
+
+/// `struct lease`. `round`: the first of a pool.
+pub(super) fn lease(lease: &Lease<SocketAddrV4>, round: u32, place: &Place<'_>) -> Option<Vec<u8>> {
+    let terms = Terms::new(lease, round)?;
+    let Place { own, first, hops, sealed, fan_out } = *place;
+    let (key, children) = (lease.key(), lease.children());
     let everyone = u32::MAX >> (32 - children);
-    let (at_server, rack, fan_in) = match &lease.members {
-        Members::Rack { rack, racks, .. } => (false, *rack, *racks),
-        Members::Server { racks } => (true, 0, racks.len() as u8),
-    };
     let flag = |set: bool, flag: u8| if set { flag } else { 0 };
-    let flags =
-        flag(at_server, AT_SERVER) | flag(fan_out, FAN_OUT) | flag(sealed.is_some(), HAS_KEYS);
+    let flags = terms.flags | flag(fan_out, FAN_OUT) | flag(sealed.is_some(), HAS_KEYS);
     let mut bytes = Vec::with_capacity(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1));
-    bytes.extend(lease.job.0.to_ne_bytes());
+    bytes.extend(key.job.0.to_ne_bytes());
     bytes.extend(everyone.to_ne_bytes());
-    bytes.extend(lease.epoch.0.to_ne_bytes());
-    bytes.extend(lease.window.to_ne_bytes());
-    bytes.extend(lease.fragment_bytes.to_ne_bytes());
-    bytes.extend([lease.tree.0, flags, children as u8, rack, fan_in, lease.claim.priority]);
-    bytes.extend(lease.claim.guaranteed.to_ne_bytes());
-    bytes.extend(lease.claim.limit.to_ne_bytes());
+    bytes.extend(key.epoch.0.to_ne_bytes());
+    bytes.extend(terms.window.to_ne_bytes());
+    bytes.extend(terms.fragment_bytes.to_ne_bytes());
+    bytes.extend([key.tree.0, flags, children as u8, terms.rack, terms.fan_in, terms.priority]);
+    bytes.extend(terms.guaranteed.to_ne_bytes());
+    bytes.extend(terms.limit.to_ne_bytes());
     bytes.extend(first.to_ne_bytes());
-    let mut workers = [0; MAX_FAN_IN];
-    if let Members::Server { racks } = &lease.members {
-        racks.iter().zip(&mut workers).for_each(|(rack, byte)| *byte = rack.workers);
-    }
-    bytes.extend(workers);
-    let (children_sealed, parent_sealed) =
-        sealed.unwrap_or_default().split_at_checked(children).unwrap_or_default();
-    let sealed = parent_sealed.iter().chain(children_sealed).copied().chain(std::iter::repeat(0));
-    let neighbours = [lease.parent].into_iter().chain(lease.members.neighbours());
-    for ((neighbour, hop), sealed) in neighbours.zip(hops).zip(sealed) {
-        let mut endpoint = endpoint(own, neighbour, hop);
-        endpoint.extend(sealed.to_ne_bytes());
-        endpoint.resize(ENDPOINT, 0);
-        bytes.extend(endpoint);
-    }
+    bytes.extend(terms.workers);
+    let sealed = sealed.unwrap_or_default().iter().copied().chain(std::iter::repeat(0));
+    let each = lease.neighbours().into_iter().zip(hops).zip(sealed);
+    let endpoints: Vec<Vec<u8>> = each
+        .map(|((neighbour, hop), sealed)| {
+            let mut endpoint = endpoint(own, neighbour, hop);
+            endpoint.extend(sealed.to_ne_bytes());
+            endpoint.resize(ENDPOINT, 0);
+            endpoint
+        })
+        .collect();
+    // The parent comes first there.
+    let (children, parent) = endpoints.split_at(children);
+    bytes.extend(parent.first().map_or(&[0; ENDPOINT][..], Vec::as_slice));
+    bytes.extend(children.concat());
     bytes.resize(LEASE_HEAD + ENDPOINT * (MAX_FAN_IN + 1), 0);
-    bytes
+    Some(bytes)
 }
 
 /// `struct endpoint` up to its hop: the headers before a packet to a neighbour.
@@ -240,31 +294,70 @@ pub(super) fn order(from: u32, to: u32, older_than_ns: u64, release: Option<[u8;
     bytes
 }
 
-/// Adds `struct counters` of one processor to `counters`.
-pub(super) fn add_counters(counters: &mut Counters, bytes: &[u8]) {
-    let fields = [
-        &mut counters.added,
-        &mut counters.completed,
-        &mut counters.passed,
-        &mut counters.collisions,
-        &mut counters.duplicates,
-        &mut counters.released,
-        &mut counters.expired,
-        &mut counters.preempted,
-        &mut counters.results,
-    ];
-    for (field, value) in fields.into_iter().zip(bytes.as_chunks().0) {
-        *field += u64::from_ne_bytes(*value);
+/// Figures of `enum counter`.
+const COUNTERS: usize = 11;
+
+/// `struct counters`, of one processor or of several together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LeaseCounters([u64; COUNTERS]);
+
+impl LeaseCounters {
+    /// Adds those of one processor.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        for (sum, value) in self.0.iter_mut().zip(bytes.as_chunks().0) {
+            *sum += u64::from_ne_bytes(*value);
+        }
     }
+
+    pub(super) fn of_slots(self) -> Counters {
+        let [
+            added,
+            completed,
+            passed,
+            collisions,
+            duplicates,
+            released,
+            expired,
+            preempted,
+            results,
+            ..,
+        ] = self.0;
+        Counters {
+            added,
+            completed,
+            passed,
+            collisions,
+            duplicates,
+            released,
+            expired,
+            preempted,
+            results,
+        }
+    }
+
+    pub(super) fn of_pool(self) -> PoolCounters {
+        let [added, completed, _, _, duplicates, .., answered, mismatches] = self.0;
+        PoolCounters { added, completed, duplicates, answered, mismatches }
+    }
+}
+
+/// `struct rows`.
+pub(super) fn rows(from: u32, to: u32) -> Vec<u8> {
+    [from.to_ne_bytes(), to.to_ne_bytes()].concat()
+}
+
+/// Destination of a frame.
+pub(super) fn destination(frame: &[u8]) -> Option<SocketAddrV4> {
+    let head = frame.first_chunk::<PACKET_OFFSET>()?;
+    let ip = Ipv4Addr::new(head[30], head[31], head[32], head[33]);
+    Some(SocketAddrV4::new(ip, u16::from_be_bytes([head[36], head[37]])))
 }
 
 /// Destination of a frame that the program made, and the packet in it.
 pub(super) fn split(frame: &[u8]) -> Option<(SocketAddrV4, &[u8])> {
-    let head = frame.first_chunk::<PACKET_OFFSET>()?;
-    let ip = Ipv4Addr::new(head[30], head[31], head[32], head[33]);
-    let port = u16::from_be_bytes([head[36], head[37]]);
-    let datagram = usize::from(u16::from_be_bytes([head[38], head[39]]));
-    Some((SocketAddrV4::new(ip, port), frame.get(PACKET_OFFSET..34 + datagram)?))
+    let to = destination(frame)?;
+    let datagram = usize::from(u16::from_be_bytes([frame[38], frame[39]]));
+    Some((to, frame.get(PACKET_OFFSET..34 + datagram)?))
 }
 
 /// A frame with `packet`, as a neighbour sends it. For tests and measurements.

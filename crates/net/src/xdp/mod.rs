@@ -1,20 +1,21 @@
-//! The in-kernel switch (hw/xdp): protocol `atp` in the driver's hook, in front of the user-space switch.
+//! The in-kernel switch (hw/xdp): protocols `atp` and `switchml` in the driver's hook, in front of the user-space switch.
 //!
 //! [`Plane`] loads the program, installs leases and reads its counters. The kernel adds fragments and replicates
-//! results. Other packets pass to the ordinary socket and state machine, which holds the same leases: the end of an
-//! epoch, results for children that share an interface, and jobs that the kernel does not support. [`Plane::sweep`]
-//! releases slots that wait for stragglers.
+//! results. Other packets pass to the ordinary socket and state machine, which holds the same leases: of `atp` the end
+//! of an epoch and results for children that share an interface, and jobs that the kernel does not support.
+//! [`Plane::sweep`] releases slots of `atp` that wait for stragglers.
 
 mod hops;
 mod layout;
 mod numbers;
 mod object;
 mod plane;
+mod rows;
 pub mod stream;
 
 pub use hops::Hop;
 pub use numbers::HopNumbers;
-pub use plane::{Plane, PlaneOptions, Served, Verdict};
+pub use plane::{Plane, PlaneOptions, Served, ServedCounters, Verdict};
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -55,6 +56,18 @@ pub enum WhyNot {
     /// The table of keys is full.
     #[error("the in-kernel switch has room for the keys of {most} hops", most = numbers::MAX_HOPS)]
     Hops,
+    /// Another protocol, or a server.
+    #[error("the in-kernel switch serves slots of atp and pools of switchml alone")]
+    Protocol,
+    /// A frame that says "ready" has no room for what another worker sends.
+    #[error("a pool of copies is multiplied in user space")]
+    Copies,
+    /// Results of pools are replicated in the kernel alone, to one worker per interface.
+    #[error("several workers of the pool are behind one interface")]
+    SharedInterface,
+    /// No gap is large enough.
+    #[error("the in-kernel switch has no room for a pool of {0} slots")]
+    PoolSlots(u16),
     /// The table is full.
     #[error("the in-kernel switch has room for {most} leases", most = layout::MAX_LEASES)]
     Leases,

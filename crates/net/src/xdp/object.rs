@@ -36,7 +36,7 @@ impl Loaded {
         let mut open = ObjectBuilder::default().open_memory(bytes).map_err(because("reading"))?;
         for mut map in open.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
-            if name == "slots" {
+            if name == "slots" || name == "pool_slots" {
                 map.set_max_entries(slots).map_err(because("sizing the slots"))?;
             }
             if name.ends_with(".rodata")

@@ -6,17 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
-use netsum_proto::DropReason;
-use netsum_proto::atp::{Counters, Lease, SwitchConfig};
+use netsum_proto::atp::{Counters, SwitchConfig};
+use netsum_proto::registry::PoolCounters;
+use netsum_proto::row_machines::Standing;
+use netsum_proto::{DropReason, Lease};
 use netsum_wire::seal::HopKeys;
 use netsum_wire::{JobId, TreeId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::WhyNot;
 use super::hops::{self, Hop};
-use super::layout::{self, MAX_LEASES, PARENT, PAYLOAD_OFFSET, REASONS, ROW_BYTES};
+use super::layout::{
+    self, LeaseCounters, MAX_LEASES, PACKET_OFFSET, PARENT, PAYLOAD_OFFSET, Place, REASONS,
+    ROW_BYTES,
+};
 use super::numbers::{HopNumbers, Table};
 use super::object::{Loaded, attach, because, interfaces};
+use super::rows::PoolRows;
 use crate::interface::links;
 
 /// Options of the program.
@@ -46,14 +52,23 @@ pub enum Verdict {
 pub struct Served {
     /// Job.
     pub job: JobId,
-    /// Server of the job.
+    /// Server or pool of the job.
     pub tree: TreeId,
-    /// Slots that it holds.
+    /// Slots of `atp` that it holds.
     pub held: u32,
     /// When its last packet arrived, in nanoseconds of the clock of `tick`.
     pub last_seen: u64,
     /// Counters.
-    pub counters: Counters,
+    pub counters: ServedCounters,
+}
+
+/// Counters of a lease that the kernel serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServedCounters {
+    /// Of `atp`.
+    Slots(Counters),
+    /// Of a pool.
+    Pool(PoolCounters),
 }
 
 /// The in-kernel switch.
@@ -61,7 +76,9 @@ pub struct Plane {
     loaded: Loaded,
     options: PlaneOptions,
     maps: Maps,
+    /// Programs for outgoing packets.
     to_child: OwnedFd,
+    to_worker: OwnedFd,
     /// Attachments with their interfaces; dropping them detaches the program.
     ports: Vec<(u32, OwnedFd)>,
     leases: FxHashMap<(JobId, TreeId), Entry>,
@@ -72,7 +89,8 @@ pub struct Plane {
     free: Vec<u32>,
     /// By number: the interfaces in its map. They stay when the lease is removed: a change makes the system wait for
     /// every processor, and the next epoch's are mostly the same.
-    fan_outs: FxHashMap<u32, Vec<u32>>,
+    fan_outs: FxHashMap<u32, FanOut>,
+    pool_rows: PoolRows,
     now_ns: u64,
 }
 
@@ -81,6 +99,15 @@ struct Entry {
     lease: Lease<SocketAddr>,
     index: Option<u32>,
     egress: Vec<Vec<u8>>,
+    /// First slot of a pool in the kernel.
+    pool_row: Option<u32>,
+}
+
+/// A map of interfaces in the kernel.
+#[derive(PartialEq, Eq)]
+struct FanOut {
+    is_pool: bool,
+    ports: Vec<u32>,
 }
 
 /// A hop with keys.
@@ -138,14 +165,16 @@ impl Plane {
             egress: loaded.map("egress")?,
             shared: loaded.map(".bss")?,
         };
-        let to_child = loaded.program("to_child")?;
+        let (to_child, to_worker) = (loaded.program("to_child")?, loaded.program("to_worker")?);
         let free = (0..MAX_LEASES).rev().collect();
         let numbers = Table::new(&loaded.map("numbers_of_hops")?)?;
         Ok(Plane {
             loaded,
+            pool_rows: PoolRows::new(options.switch.slots),
             options,
             maps,
             to_child,
+            to_worker,
             ports: Vec::new(),
             leases: FxHashMap::default(),
             numbers,
@@ -174,23 +203,22 @@ impl Plane {
     /// Serves a lease in the kernel if possible; otherwise packets of its job go to user space. Errors give the reason;
     /// `Resolving` is temporary, so that a later call may succeed.
     ///
-    /// `keys`: as for [`Plane::numbers`], if packets are sealed. `first`: first slot of the lease's partition.
-    /// `passed`: one past the highest number whose result user space has passed down.
+    /// `keys`: as for [`Plane::numbers`], if packets are sealed. `standing`: where user space is. A pool must be offered
+    /// before its first packet.
     pub fn offer(
         &mut self,
         lease: &Lease<SocketAddr>,
         keys: Option<&[HopKeys]>,
-        first: u32,
-        passed: u32,
+        standing: Standing,
     ) -> Result<(), WhyNot> {
         if self.is_as(lease, true) {
             return Ok(());
         }
         let offered = self.resolve(lease).and_then(|hops| {
-            let names = [lease.parent].into_iter().chain(lease.members.neighbours());
-            match names.zip(&hops).find(|(_, hop)| !self.has_port(hop.ifindex)) {
+            let mut each = lease.neighbours().into_iter().zip(&hops);
+            match each.find(|(_, hop)| !self.has_port(hop.ifindex)) {
                 Some((SocketAddr::V4(name), _)) => Err(WhyNot::NotBehindAPort(name)),
-                _ => self.install(lease, keys, first, passed, &hops),
+                _ => self.install(lease, keys, standing, &hops),
             }
         });
         if offered.is_err() {
@@ -199,19 +227,18 @@ impl Plane {
         offered
     }
 
-    /// The packet numbers of a lease's hops, children before the parent, for whoever handles packets that the kernel
+    /// The packet numbers of a lease's hops, in the order of [`Lease::neighbours`], for whoever handles packets that the kernel
     /// passes on. They go on as long as the keys are the same, until the lease is removed. `keys`: in the same order.
     pub fn numbers(
         &mut self,
         lease: &Lease<SocketAddr>,
         keys: &[HopKeys],
     ) -> Result<Vec<Arc<HopNumbers>>, WhyNot> {
-        let neighbours: Vec<_> = lease.members.neighbours().chain([lease.parent]).collect();
+        let (neighbours, children, key) = (lease.neighbours(), lease.children(), lease.key());
         if neighbours.len() != keys.len() {
             return Err(WhyNot::Keys(keys.len(), neighbours.len()));
         }
-        let children = neighbours.len() - 1;
-        let mut before = self.hops.remove(&(lease.job, lease.tree)).unwrap_or_default();
+        let mut before = self.hops.remove(&(key.job, key.tree)).unwrap_or_default();
         let mut hops = Vec::with_capacity(neighbours.len());
         for (at, (neighbour, &keys)) in neighbours.into_iter().zip(keys).enumerate() {
             let same = |hop: &SealedHop| hop.neighbour == neighbour && hop.keys == keys;
@@ -222,7 +249,7 @@ impl Plane {
             });
         }
         let numbers = hops.iter().map(|hop| hop.numbers.clone()).collect();
-        self.hops.insert((lease.job, lease.tree), hops);
+        self.hops.insert((key.job, key.tree), hops);
         Ok(numbers)
     }
 
@@ -244,43 +271,69 @@ impl Plane {
     }
 
     /// Installs a lease in the kernel. `keys`: as for [`Plane::numbers`], if packets are sealed. `hops`: the next hop to
-    /// the parent, then to each child.
+    /// each neighbour, in the same order.
     pub fn install(
         &mut self,
         lease: &Lease<SocketAddr>,
         keys: Option<&[HopKeys]>,
-        first: u32,
-        passed: u32,
+        standing: Standing,
         hops: &[Hop],
     ) -> Result<(), WhyNot> {
-        if lease.fragment_bytes > ROW_BYTES {
-            return Err(WhyNot::FragmentBytes(lease.fragment_bytes));
+        let fragment_bytes = match lease {
+            Lease::Slots(lease) => lease.fragment_bytes,
+            Lease::Pool(lease) => lease.fragment_bytes,
+            Lease::Tree(_) | Lease::Server(_) => return Err(WhyNot::Protocol),
+        };
+        if fragment_bytes > ROW_BYTES {
+            return Err(WhyNot::FragmentBytes(fragment_bytes));
         }
         let by_v4 = v4(lease)?;
+        let ports: Vec<u32> = hops.iter().take(lease.children()).map(|hop| hop.ifindex).collect();
+        let distinct: FxHashSet<_> = ports.iter().collect();
+        let fan_out = distinct.len() == ports.len();
+        if !fan_out && matches!(lease, Lease::Pool(_)) {
+            return Err(WhyNot::SharedInterface);
+        }
         let sealed = keys.map(|keys| self.numbers(lease, keys)).transpose()?;
         let sealed: Option<Vec<u32>> =
             sealed.map(|hops| hops.iter().map(|hop| hop.index()).collect());
-        self.withdraw(lease.job, lease.tree)?;
-        let index = self.free.pop().ok_or(WhyNot::Leases)?;
-        let (job, tree, key) = (lease.job, lease.tree, index.to_ne_bytes());
-        let ports: Vec<u32> = hops.iter().skip(1).map(|hop| hop.ifindex).collect();
-        let distinct: FxHashSet<_> = ports.iter().collect();
-        let fan_out = distinct.len() == ports.len();
-        let mut entry = Entry { lease: lease.clone(), index: Some(index), egress: Vec::new() };
-        if fan_out {
-            if self.fan_outs.get(&index) != Some(&ports) {
-                let map = interfaces(&ports, &self.to_child, layout::MAX_CHILDREN)?;
-                put(&self.maps.fan_outs, &key, &map.as_fd().as_raw_fd().to_ne_bytes())?;
-                self.fan_outs.insert(index, ports.clone());
+        let (job, tree) = (lease.key().job, lease.key().tree);
+        self.withdraw(job, tree)?;
+        let pool_row = match lease {
+            Lease::Pool(pool) => {
+                let first = self.pool_rows.allot(pool.slots.into());
+                Some(first.ok_or(WhyNot::PoolSlots(pool.slots))?)
             }
-            for (child, &ifindex) in (0..).zip(&ports) {
+            _ => None,
+        };
+        let Some(index) = self.free.pop() else {
+            pool_row.map(|first| self.pool_rows.free(first));
+            return Err(WhyNot::Leases);
+        };
+        let key = index.to_ne_bytes();
+        let mut entry =
+            Entry { lease: lease.clone(), index: Some(index), egress: Vec::new(), pool_row };
+        if fan_out {
+            let wanted = FanOut { is_pool: pool_row.is_some(), ports };
+            if self.fan_outs.get(&index) != Some(&wanted) {
+                let program = if wanted.is_pool { &self.to_worker } else { &self.to_child };
+                let map = interfaces(&wanted.ports, program, layout::MAX_CHILDREN)?;
+                put(&self.maps.fan_outs, &key, &map.as_fd().as_raw_fd().to_ne_bytes())?;
+            }
+            for (child, &ifindex) in (0..).zip(&wanted.ports) {
                 let egress = layout::egress_key(ifindex, job, tree);
                 put(&self.maps.egress, &egress, &layout::sender(index, child))?;
                 entry.egress.push(egress);
             }
+            self.fan_outs.insert(index, wanted);
         }
-        let bytes =
-            layout::lease(&by_v4, sealed.as_deref(), first, fan_out, self.options.own, hops);
+        let (first, passed, round) = match standing {
+            Standing::Slots { first, passed } => (first, passed, 0),
+            Standing::Pool { round } => (pool_row.unwrap_or(0), 0, round),
+        };
+        let place =
+            Place { own: self.options.own, first, hops, sealed: sealed.as_deref(), fan_out };
+        let bytes = layout::lease(&by_v4, round, &place).ok_or(WhyNot::Protocol)?;
         put(&self.maps.leases, &key, &bytes)?;
         put(&self.maps.states, &key, &layout::lease_state(passed, self.now_ns))?;
         let zero = vec![vec![0; self.maps.counters.value_size() as usize]; processors()?];
@@ -289,8 +342,10 @@ impl Plane {
         put(&self.maps.jobs, &layout::job_key(job, tree), &key)?;
         self.leases.insert((job, tree), entry);
         self.learn(lease)?;
-        let children = (0..).zip(by_v4.members.neighbours());
-        for (child, from) in [(PARENT, by_v4.parent)].into_iter().chain(children) {
+        let mut neighbours = by_v4.neighbours();
+        let parents = neighbours.split_off(by_v4.children());
+        let parents = parents.into_iter().map(|parent| (PARENT, parent));
+        for (child, from) in (0..).zip(neighbours).chain(parents) {
             let sender = layout::sender_key(from, job, tree);
             put(&self.maps.senders, &sender, &layout::sender(index, child))?;
             let cell = layout::cell(from, job, tree);
@@ -304,11 +359,11 @@ impl Plane {
         if self.is_as(lease, false) {
             return Ok(());
         }
-        self.withdraw(lease.job, lease.tree)?;
-        let (job, tree) = (lease.job, lease.tree);
+        let (job, tree) = (lease.key().job, lease.key().tree);
+        self.withdraw(job, tree)?;
         let user = layout::IN_USER_SPACE.to_ne_bytes();
         put(&self.maps.jobs, &layout::job_key(job, tree), &user)?;
-        let entry = Entry { lease: lease.clone(), index: None, egress: Vec::new() };
+        let entry = Entry { lease: lease.clone(), index: None, egress: Vec::new(), pool_row: None };
         self.leases.insert((job, tree), entry);
         self.learn(lease)
     }
@@ -333,7 +388,10 @@ impl Plane {
             forget(&self.maps.egress, key);
         }
         if let Some(index) = entry.index {
-            self.release(job, tree)?;
+            match entry.pool_row {
+                Some(first) => self.forget_rounds(first)?,
+                None => self.release(job, tree)?,
+            }
             self.free.push(index);
         }
         for from in neighbours {
@@ -345,7 +403,14 @@ impl Plane {
         Ok(())
     }
 
-    /// Empties the slots of a job.
+    /// Empties the slots of a pool, and frees them.
+    fn forget_rounds(&mut self, first: u32) -> Result<(), WhyNot> {
+        let mut frame = layout::rows(first, first + self.pool_rows.free(first));
+        frame.resize(PAYLOAD_OFFSET, 0);
+        self.loaded.run("forget_rounds", &mut frame, 1).map(drop)
+    }
+
+    /// Empties the slots of a job of `atp`.
     pub fn release(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
         let key = Some(layout::job_key(job, tree));
         self.walk(|from, to| layout::order(from, to, 0, key), &mut |_, _| {})
@@ -381,13 +446,15 @@ impl Plane {
 
     /// Leases that the kernel serves.
     pub fn leases(&self) -> Result<Vec<Served>, WhyNot> {
-        let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry.index?)));
-        let figures = kernel.map(|(&(job, tree), index)| {
+        let kernel = self.leases.iter().filter_map(|(key, entry)| Some((key, entry, entry.index?)));
+        let figures = kernel.map(|(&(job, tree), entry, index)| {
             let (held, last_seen) = self.state(index)?;
-            let mut counters = Counters::default();
-            for bytes in percpu(&self.maps.counters, index)? {
-                layout::add_counters(&mut counters, &bytes);
-            }
+            let mut counters = LeaseCounters::default();
+            percpu(&self.maps.counters, index)?.iter().for_each(|bytes| counters.add(bytes));
+            let counters = match entry.pool_row {
+                Some(_) => ServedCounters::Pool(counters.of_pool()),
+                None => ServedCounters::Slots(counters.of_slots()),
+            };
             Ok(Served { job, tree, held, last_seen, counters })
         });
         figures.collect()
@@ -418,10 +485,12 @@ impl Plane {
         let own = self.options.own;
         let mut frame = layout::frame(from, own, ce, packet);
         let (verdict, _) = self.loaded.run("netsum_switch", &mut frame, 1)?;
+        // A frame that is multiplied gets its addresses and its length at the egress.
+        let for_all = layout::destination(&frame) == Some(own);
         Ok(match (verdict, layout::split(&frame)) {
             (XDP_DROP, _) => Verdict::Taken,
             (XDP_PASS, Some((_, packet))) => Verdict::Passed(packet.to_vec()),
-            (_, Some((to, packet))) if to == own => Verdict::FannedOut(packet.to_vec()),
+            (_, _) if for_all => Verdict::FannedOut(frame[PACKET_OFFSET..].to_vec()),
             (_, Some((to, packet))) => Verdict::Sent(to, packet.to_vec()),
             (other, None) => panic!("the program left no packet in the frame, verdict {other}"),
         })
@@ -477,8 +546,7 @@ impl Plane {
     }
 
     fn resolve(&self, lease: &Lease<SocketAddr>) -> Result<Vec<Hop>, WhyNot> {
-        let by_v4 = v4(lease)?;
-        let all = [by_v4.parent].into_iter().chain(by_v4.members.neighbours());
+        let all = v4(lease)?.neighbours().into_iter();
         // Resolves all neighbours before the first unknown one is reported.
         let hops: Vec<_> = all.map(|to| hops::resolve(self.options.own, to)).collect();
         hops.into_iter().collect()
@@ -486,7 +554,7 @@ impl Plane {
 
     /// Whether this very lease is here already, in the kernel or left to user space.
     fn is_as(&self, lease: &Lease<SocketAddr>, in_kernel: bool) -> bool {
-        let here = self.leases.get(&(lease.job, lease.tree));
+        let here = self.leases.get(&(lease.key().job, lease.key().tree));
         here.is_some_and(|e| e.lease == *lease && e.index.is_some() == in_kernel)
     }
 
@@ -519,8 +587,7 @@ pub(super) fn ifindex(interface: &str) -> Result<u32, WhyNot> {
 
 /// The same lease with IPv4 addresses.
 fn v4(lease: &Lease<SocketAddr>) -> Result<Lease<SocketAddrV4>, WhyNot> {
-    let mut all = [lease.parent].into_iter().chain(lease.members.neighbours());
-    match all.find(SocketAddr::is_ipv6) {
+    match lease.neighbours().into_iter().find(SocketAddr::is_ipv6) {
         Some(address) => Err(WhyNot::NotV4(address)),
         None => Ok(lease.map(|address| match address {
             SocketAddr::V4(address) => address,
@@ -530,8 +597,7 @@ fn v4(lease: &Lease<SocketAddr>) -> Result<Lease<SocketAddrV4>, WhyNot> {
 }
 
 fn neighbours(lease: &Lease<SocketAddr>) -> impl Iterator<Item = SocketAddrV4> {
-    let all = [lease.parent].into_iter().chain(lease.members.neighbours());
-    all.filter_map(|address| match address {
+    lease.neighbours().into_iter().filter_map(|address| match address {
         SocketAddr::V4(address) => Some(address),
         SocketAddr::V6(_) => None,
     })

@@ -3,7 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use netsum_proto::atp::{Claim, Lease, Members, Policy, SwitchConfig};
+use netsum_proto::Lease;
+use netsum_proto::atp::{self, Claim, Members, Policy, SwitchConfig};
+use netsum_proto::row_machines::Standing;
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::seal::{self, HopKeys};
 use netsum_wire::tag::Mac;
@@ -11,7 +13,7 @@ use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId
 
 use super::layout::ROW_BYTES;
 use super::plane::{Plane, PlaneOptions, ifindex, put};
-use super::{Hop, WhyNot};
+use super::{Hop, Served, ServedCounters, WhyNot};
 
 /// One job's fragments, one after the other: each worker's, and then the result.
 pub struct Stream {
@@ -116,7 +118,7 @@ impl Stream {
         let mut plane = Plane::load_object(PROGRAM, options, load)?;
         let neighbour = |i: u32| SocketAddr::from((Ipv4Addr::from(u32::from(FIRST) + i), PORT));
         let workers = (0..WORKERS).map(neighbour).collect();
-        let lease = Lease {
+        let lease = Lease::Slots(atp::Lease {
             job: JOB,
             epoch: Epoch(1),
             tree: TreeId(0),
@@ -125,12 +127,14 @@ impl Stream {
             window: 16384,
             fragment_bytes: ROW_BYTES,
             claim: Claim::default(),
-        };
+        });
         let hop = |&ifindex: &u32| Hop { ifindex, mac: [2; 6], own_mac: [4; 6] };
-        let hops: Vec<Hop> = ports.iter().map(hop).collect();
+        // The parent comes last there.
+        let hops: Vec<Hop> = ports[1..].iter().chain(&ports[..1]).map(hop).collect();
         let keys: Vec<HopKeys> =
             (0..=WORKERS).map(|hop| HopKeys::new(Mac::Nh, [hop as u8; 32])).collect();
-        plane.install(&lease, sealed.then_some(&keys), 0, 0, &hops)?;
+        let standing = Standing::Slots { first: 0, passed: 0 };
+        plane.install(&lease, sealed.then_some(&keys), standing, &hops)?;
         let packet = packet(arithmetic, elements);
         let packet = if sealed { seal::with_room(&packet) } else { packet };
         Ok(Stream { plane, packet })
@@ -160,7 +164,11 @@ impl Stream {
 
     /// Number of fragments to which all workers have contributed so far.
     pub fn completed(&self) -> Result<u64, WhyNot> {
-        Ok(self.plane.leases()?.iter().map(|lease| lease.counters.completed).sum())
+        let completed = |lease: Served| match lease.counters {
+            ServedCounters::Slots(counters) => counters.completed,
+            ServedCounters::Pool(counters) => counters.completed,
+        };
+        Ok(self.plane.leases()?.into_iter().map(completed).sum())
     }
 }
 

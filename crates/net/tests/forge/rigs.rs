@@ -63,10 +63,10 @@ impl Rig {
     }
 
     /// One switch with static pools.
-    pub fn switchml(mac: Mac) -> Rig {
+    pub fn switchml(network: Network, mac: Mac) -> Rig {
         Rig::of(
             "switchml",
-            Network::Loopback,
+            network,
             Wire { protocol: Protocol::Switchml, mac },
             vec![switch()],
             |job, ranks, _| {
@@ -206,7 +206,11 @@ impl Rig {
             return false;
         }
         let end = std::time::Instant::now() + PATIENCE;
-        let served = || switch.snapshot().unwrap().slots.iter().filter(|s| s.in_kernel).count();
+        let served = || {
+            let snapshot = switch.snapshot().unwrap();
+            let slots = snapshot.slots.iter().filter(|slots| slots.in_kernel);
+            slots.count() + snapshot.pools.iter().filter(|pool| pool.in_kernel).count()
+        };
         while served() < 2 {
             assert!(std::time::Instant::now() < end, "the kernel serves {} jobs of 2", served());
             std::thread::sleep(std::time::Duration::from_millis(5));

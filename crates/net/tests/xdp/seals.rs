@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use netsum_net::xdp::{Hop, HopNumbers, Plane, PlaneOptions, Verdict};
-use netsum_proto::atp::{Claim, Lease, Members, Policy, SwitchConfig};
-use netsum_proto::{Hop as SealedHop, SharedNumbers};
+use netsum_proto::atp::{self, Claim, Members, Policy, SwitchConfig};
+use netsum_proto::row_machines::Standing;
+use netsum_proto::{Hop as SealedHop, Lease, SharedNumbers};
 use netsum_wire::atp::{Flags, HEADER_LEN, Header, Kind, Level};
 use netsum_wire::seal::{HopKeys, with_room};
 use netsum_wire::tag::Mac;
 use netsum_wire::{Arithmetic, Epoch, JobId, Parties, Sequence, SlotIndex, TreeId};
+
+use crate::rights::load;
 
 const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7701);
 const PARENT: u8 = 2;
@@ -36,17 +39,10 @@ impl Bench {
     fn new() -> Option<Bench> {
         let policy = Policy::FirstCome;
         let switch = SwitchConfig { slots: 4096, row_bytes: 1408, policy, straggler_ns: 1 << 40 };
-        match Plane::load(PlaneOptions { own: OWN, switch }) {
-            Ok(plane) => {
-                let mut bench = Bench { plane, numbers: Vec::new() };
-                bench.install(1, 4096);
-                Some(bench)
-            }
-            Err(reason) => {
-                println!("skipped: {reason}");
-                None
-            }
-        }
+        let plane = load(PlaneOptions { own: OWN, switch })?;
+        let mut bench = Bench { plane, numbers: Vec::new() };
+        bench.install(1, 4096);
+        Some(bench)
     }
 
     fn install(&mut self, epoch: u16, window: u16) {
@@ -54,7 +50,8 @@ impl Bench {
         let keys: Vec<_> = (0..=PARENT).map(|number| keys(epoch, number)).collect();
         let hop = Hop { ifindex: 1, mac: [6; 6], own_mac: [8; 6] };
         self.numbers = self.plane.numbers(&lease, &keys).unwrap();
-        self.plane.install(&lease, Some(&keys), 0, 0, &[hop; 3]).unwrap();
+        let standing = Standing::Slots { first: 0, passed: 0 };
+        self.plane.install(&lease, Some(&keys), standing, &[hop; 3]).unwrap();
     }
 
     /// What happens to a packet, and the reason for which it is dropped.
@@ -72,7 +69,7 @@ impl Bench {
 }
 
 fn lease(epoch: u16, window: u16) -> Lease<SocketAddr> {
-    Lease {
+    Lease::Slots(atp::Lease {
         job: JobId(1),
         epoch: Epoch(epoch),
         tree: TreeId(0),
@@ -85,7 +82,7 @@ fn lease(epoch: u16, window: u16) -> Lease<SocketAddr> {
         window,
         fragment_bytes: ELEMENTS * 4,
         claim: Claim::default(),
-    }
+    })
 }
 
 /// A worker's contribution, or a result, with room for the seal.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use netsum_net::xdp::{Hop, Plane, PlaneOptions, Verdict};
 use netsum_proto::atp::{Claim, Lease, Members, Policy, Rack, Switch, SwitchConfig};
+use netsum_proto::row_machines::Standing;
 use netsum_proto::values::{Rows, Values};
 use netsum_proto::{Aggregator, Hop as SealedHop, Hops, LeaseKey, PortId, SharedNumbers, Time};
 use netsum_wire::atp::{HEADER_LEN, Header, VERSION};
@@ -17,8 +18,9 @@ use netsum_wire::{Epoch, JobId, TreeId};
 use serde_json::Value;
 
 use crate::namespace::Namespace;
+use crate::rights::load;
 
-const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7701);
+pub const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 9, 9), 7701);
 
 /// Whether each child has an interface of its own.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -28,7 +30,7 @@ enum Wiring {
 }
 
 /// First of the interfaces that a map may name; nothing is sent on them.
-const FIRST_INTERFACE: u32 = 100;
+pub const FIRST_INTERFACE: u32 = 100;
 
 #[test]
 fn the_program_matches_the_vectors() {
@@ -41,15 +43,22 @@ fn the_program_matches_the_vectors() {
     }
 }
 
-fn replay_all() {
+/// The vectors of a protocol.
+pub fn files(protocol: &str) -> Vec<Value> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../vectors");
     let digests = fs::read_to_string(folder.join("digests.txt")).unwrap();
-    let files = digests.lines().filter_map(|line| line.split(' ').next());
-    let mut packets = 0;
-    for path in files.filter(|path| path.starts_with("atp/")) {
+    let paths = digests.lines().filter_map(|line| line.split(' ').next());
+    let read = |path: &str| {
         let text = fs::read_to_string(folder.join(path));
         let text = text.unwrap_or_else(|_| panic!("{path} is not there; run `make vectors-check`"));
-        let file: Value = serde_json::from_str(&text).unwrap();
+        serde_json::from_str(&text).unwrap()
+    };
+    paths.filter(|path| path.starts_with(protocol)).map(read).collect()
+}
+
+fn replay_all() {
+    let mut packets = 0;
+    for file in files("atp/") {
         let name = file["name"].as_str().unwrap();
         for (wiring, sealed) in [
             (Wiring::PortEach, false),
@@ -85,7 +94,7 @@ struct Seals {
 }
 
 /// The keys between the switch and a neighbour in a lease.
-fn keys(lease: LeaseKey, neighbour: PortId) -> HopKeys {
+pub fn keys(lease: LeaseKey, neighbour: PortId) -> HopKeys {
     let LeaseKey { job, epoch, tree } = lease;
     let mut secret = [0; 32];
     secret[..4].copy_from_slice(&job.0.to_le_bytes());
@@ -103,7 +112,7 @@ impl Seals {
         let keys: Vec<_> = neighbours.iter().map(|&port| keys(key, port)).collect();
         self.own.install(&netsum_proto::Lease::Slots(lease.clone()), Some(&keys));
         let by_address = lease.map(|port| SocketAddr::V4(address(port.0)));
-        let numbers = plane.numbers(&by_address, &keys).unwrap();
+        let numbers = plane.numbers(&by_address.into(), &keys).unwrap();
         self.far.retain(|&(job, tree, _), _| (job, tree) != (lease.job, lease.tree));
         for ((&port, &keys), numbers) in neighbours.iter().zip(&keys).zip(numbers) {
             assert!(self.own.share(key, port, numbers as Arc<dyn SharedNumbers>));
@@ -148,7 +157,7 @@ impl Seals {
     }
 }
 
-type Sent = (u32, Vec<u8>);
+pub type Sent = (u32, Vec<u8>);
 
 impl Bench {
     /// `None`, with a message, if the program cannot be loaded.
@@ -156,16 +165,8 @@ impl Bench {
         let config = read_config(switch);
         let options = PlaneOptions { own: OWN, switch: config };
         let rows = Rows::new(config.slots as usize + 64, config.row_bytes.into());
-        match Plane::load(options) {
-            Ok(plane) => {
-                let sealed = sealed.then(Seals::default);
-                Some(Bench { plane, machine: Switch::new(config, rows), wiring, sealed })
-            }
-            Err(reason) => {
-                println!("skipped: {reason}");
-                None
-            }
-        }
+        let (plane, sealed) = (load(options)?, sealed.then(Seals::default));
+        Some(Bench { plane, machine: Switch::new(config, rows), wiring, sealed })
     }
 
     fn replay(mut self, file: &Value) -> usize {
@@ -243,7 +244,7 @@ impl Bench {
             return;
         }
         let (first, passed) = self.machine.standing(lease.job, lease.tree).unwrap();
-        let neighbours = [lease.parent].into_iter().chain(lease.members.neighbours());
+        let neighbours = lease.members.neighbours().chain([lease.parent]);
         let hop = |port: PortId| Hop {
             ifindex: if self.wiring == Wiring::PortEach {
                 FIRST_INTERFACE + port.0
@@ -257,7 +258,8 @@ impl Bench {
         let by_address = lease.map(|port| SocketAddr::V4(address(port.0)));
         let sealed = self.sealed.as_mut();
         let keys = sealed.map(|sealed| sealed.install(&mut self.plane, lease));
-        self.plane.install(&by_address, keys.as_deref(), first, passed, &hops).unwrap();
+        let standing = Standing::Slots { first, passed };
+        self.plane.install(&by_address.into(), keys.as_deref(), standing, &hops).unwrap();
     }
 
     fn revoke(&mut self, job: JobId, up_to: Epoch) {
@@ -366,11 +368,11 @@ impl Bench {
     }
 }
 
-fn address(port: u32) -> SocketAddrV4 {
+pub fn address(port: u32) -> SocketAddrV4 {
     SocketAddrV4::new(Ipv4Addr::new(10, 1, 0, port as u8), 7000 + port as u16)
 }
 
-fn port(address: SocketAddrV4) -> u32 {
+pub fn port(address: SocketAddrV4) -> u32 {
     u32::from(address.port()) - 7000
 }
 
@@ -419,11 +421,11 @@ fn read_lease(lease: &Value) -> Lease {
     }
 }
 
-fn number(value: &Value) -> u32 {
+pub fn number(value: &Value) -> u32 {
     value.as_u64().unwrap() as u32
 }
 
-fn unhex(text: &str) -> Vec<u8> {
+pub fn unhex(text: &str) -> Vec<u8> {
     let digits = text.as_bytes().chunks_exact(2);
     digits.map(|d| u8::from_str_radix(std::str::from_utf8(d).unwrap(), 16).unwrap()).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use netsum_wire::{Epoch, JobId, Parties};
+use netsum_wire::{Epoch, JobId, Parties, TreeId};
 
 use super::lease::{Lease, LeaseError};
 use super::{Header, Kind, NOBODY};
@@ -29,6 +29,16 @@ pub struct Counters {
     pub answered: u64,
     /// Fragments on which workers disagreed.
     pub mismatches: u64,
+}
+
+impl std::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.added += other.added;
+        self.completed += other.completed;
+        self.duplicates += other.duplicates;
+        self.answered += other.answered;
+        self.mismatches += other.mismatches;
+    }
 }
 
 /// One round of a slot.
@@ -201,6 +211,18 @@ impl<V: Values> Switch<V> {
     /// Installed leases and their counters.
     pub fn leases(&self) -> impl Iterator<Item = (&Lease, &Counters)> {
         self.pools.values().map(|p| (&p.lease, &p.counters))
+    }
+
+    /// The first round of every slot of a lease, for a data plane in front of this switch.
+    pub fn first_round(&self, job: JobId, tree: TreeId) -> Option<u32> {
+        self.pools.get(job, tree).map(|pool| pool.first)
+    }
+
+    /// Records that a data plane in front of this switch has received a packet of a lease's workers.
+    pub fn note_seen(&mut self, job: JobId, tree: TreeId, at: Time) {
+        if let Some(pool) = self.pools.get_mut(job, tree) {
+            pool.last_seen = pool.last_seen.max(at);
+        }
     }
 
     fn dispatch(

@@ -1,12 +1,13 @@
 //! Golden vectors of the switches: inputs and expected outputs, byte by byte.
 //!
-//! `vectors/{panama,atp}/*.json` are read by every implementation (vectors/README.md has the format). These tests
+//! `vectors/{panama,atp,switchml}/*.json` are read by every implementation (vectors/README.md has the format). These tests
 //! generate them from the switch machines. A few small files are kept as examples; `vectors/digests.txt` has digests of
 //! all, and a missing file is written. With `NETSUM_WRITE_VECTORS=1` the digests and all files are written anew.
 
 mod atp;
 mod record;
 mod scenarios;
+mod switchml;
 
 use std::fmt::Write;
 use std::fs;
@@ -31,7 +32,12 @@ fn files() -> Vec<(&'static str, &'static str, String)> {
         play(&mut record);
         ("atp", *name, record.to_json(name))
     });
-    panama.chain(atp).collect()
+    let switchml = switchml::scenarios::ALL.iter().map(|(name, about, size, play)| {
+        let mut record = switchml::record::Record::new(about, *size);
+        play(&mut record);
+        ("switchml", *name, record.to_json(name))
+    });
+    panama.chain(atp).chain(switchml).collect()
 }
 
 /// FNV-1a, 64 bits: sufficient to detect a change, not an attack.
@@ -60,6 +66,7 @@ fn the_switches_match_the_digests() {
     );
     for (protocol, name, text) in files {
         let path = folder().join(protocol).join(format!("{name}.json"));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
         if write || !path.exists() {
             // Tests of other implementations may read the file while it is written.
             let new = path.with_extension(format!("new{}", std::process::id()));
@@ -78,16 +85,18 @@ fn the_switches_match_the_digests() {
 /// implementation.
 #[test]
 fn the_files_are_sufficient_for_a_reader() {
-    let (mut of_panama, mut of_atp) = (0, 0);
+    let (mut of_panama, mut of_atp, mut of_switchml) = (0, 0, 0);
     for (protocol, name, text) in files() {
         let file = serde_json::from_str(&text).unwrap();
         match protocol {
             "panama" => {
                 of_panama += replay(name, &file, &mut Switch::new(Slab::new(record::MEMORY)));
             }
-            _ => of_atp += atp::record::replay(name, &file),
+            "atp" => of_atp += atp::record::replay(name, &file),
+            _ => of_switchml += switchml::record::replay(name, &file),
         }
     }
     assert!(of_panama > 1000, "only {of_panama} packets in panama's vectors");
     assert!(of_atp > 1000, "only {of_atp} packets in atp's vectors");
+    assert!(of_switchml > 3000, "only {of_switchml} packets in switchml's vectors");
 }

@@ -1,0 +1,4 @@
+//! Vectors of protocol `switchml`'s switch.
+
+pub mod record;
+pub mod scenarios;
