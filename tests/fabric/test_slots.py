@@ -149,7 +149,7 @@ def test_a_pool_within_a_rack_is_in_the_kernel(network):
         workers = start(fabric, "switchml", hosts, until_told=True)
         workers.wait_for_step(2)
         at = fabric.status()["jobs"][-1]["trees"][0]["root"]
-        assert re.findall(r"pool_in_kernel\{.*\} (\d)", fabric.metrics(at)) == ["1"]
+        assert re.findall(r"pool_in_kernel\{.*\} (\d)", fabric.metrics(at)) == ["1"], fabric.log(at)
         workers.finish()
         check_same(workers.wait())
         wait_for_free_slots(fabric)

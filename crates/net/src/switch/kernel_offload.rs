@@ -38,8 +38,9 @@ struct Waiting {
 const SUMS: TreeId = TreeId(0);
 
 /// How long packets of a pool wait for the kernel. Its switch has the only copy of a round, so the kernel has it from the
-/// first packet or not at all.
-const POOL_WAIT_NS: u64 = 1_000_000_000;
+/// first packet or not at all. The system repeats a lost request for an Ethernet address after a second; after one and a
+/// half, workers take their switch for silent.
+const POOL_WAIT_NS: u64 = 1_300_000_000;
 
 /// Ticks per straggler time-out: often enough that a slot's age is known to a quarter of it.
 const TICKS_PER_STRAGGLER: u32 = 4;

@@ -148,7 +148,7 @@ fn all_collectives_run_in_pools_in_the_kernel_with_loss() {
     assert_eq!(fabric.pools(), []);
 }
 
-/// Packets of a pool wait for the kernel at most a second: its neighbours are never found.
+/// Packets of a pool wait for the kernel for 1.3 s at most: its neighbours are never found.
 #[test]
 fn a_pool_whose_worker_is_unreachable_is_left_to_user_space() {
     let Some(fabric) = Fabric::new() else { return };
