@@ -15,15 +15,19 @@ struct load {
 
 const volatile struct load load = {};
 
+// Of the pool: crates/net/src/xdp/stream.rs.
+#define POOL_SLOTS 512
+
 __u64 turn = 0;
 
 // Seals the frame as its sender does; `number` is the next of that sender.
-static __always_inline _Bool seal_as_sender(struct xdp_md *ctx, const struct endpoint *sender, __u64 number)
+static __always_inline _Bool seal_as_sender(struct xdp_md *ctx, const struct endpoint *sender, __u8 version,
+					    __u64 number)
 {
 	void *data = frame(ctx);
 	if (!CHECKED(data, PACKET_OFFSET + SEALED_LEN, frame_end(ctx)))
 		return 0;
-	*(__u8 *)(data + PACKET_OFFSET) = SEALED;
+	*(__u8 *)(data + PACKET_OFFSET) = version;
 	struct extension *extension = data + PACKET_OFFSET + HEADER_LEN;
 	extension->number = bpf_cpu_to_be64(number);
 	__be64 tag = bpf_cpu_to_be64(tag_of(ctx, key_of(sender->hop, RECEIVE), load.elements * 4));
@@ -63,7 +67,36 @@ static __always_inline _Bool prepare(struct xdp_md *ctx, __u64 turn)
 	// The first lease is the only one.
 	__u32 index = 0;
 	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
-	return lease && seal_as_sender(ctx, result ? &lease->parent : &lease->child[step & (MAX_FAN_IN - 1)], sequence);
+	if (!lease)
+		return 0;
+	const struct endpoint *sender = result ? &lease->parent : &lease->child[step & (MAX_FAN_IN - 1)];
+	return seal_as_sender(ctx, sender, SEALED, sequence);
+}
+
+// The same for a pool of switchml, which has no results from above. `load.workers` is a power of two.
+static __always_inline _Bool prepare_in_pool(struct xdp_md *ctx, __u64 turn)
+{
+	void *data = frame(ctx);
+	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, frame_end(ctx)))
+		return 0;
+	struct iphdr *ip = data + IP_OFFSET;
+	struct udphdr *udp = data + UDP_OFFSET;
+	struct pool_header *h = data + PACKET_OFFSET;
+	__u32 workers = load.workers ? load.workers : 1, step = turn % workers, fragment = turn / workers;
+	ip->saddr = bpf_htonl(bpf_ntohl(load.first) + step);
+	ip->daddr = config.address;
+	udp->source = load.port;
+	udp->dest = config.port;
+	*(__u16 *)h = POOL_UNSEALED | POOL_CONTRIBUTION << 8;
+	h->arithmetic = load.arithmetic;
+	h->worker = step;
+	h->slot = bpf_htons(fragment % POOL_SLOTS);
+	h->round = bpf_htonl(fragment / POOL_SLOTS);
+	if (!load.sealed)
+		return 1;
+	__u32 index = 0;
+	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	return lease && seal_as_sender(ctx, &lease->child[step & (MAX_FAN_IN - 1)], POOL_SEALED, fragment);
 }
 
 SEC("xdp")
@@ -78,6 +111,21 @@ int idle(struct xdp_md *ctx)
 {
 	static __u64 idle_turn = 0;
 	return prepare(ctx, idle_turn++) ? XDP_DROP : XDP_ABORTED;
+}
+
+__u64 pool_turn = 0;
+
+SEC("xdp")
+int stream_in_pool(struct xdp_md *ctx)
+{
+	return prepare_in_pool(ctx, pool_turn++) ? switch_packet(ctx) : XDP_ABORTED;
+}
+
+SEC("xdp")
+int idle_in_pool(struct xdp_md *ctx)
+{
+	static __u64 idle_turn_in_pool = 0;
+	return prepare_in_pool(ctx, idle_turn_in_pool++) ? XDP_DROP : XDP_ABORTED;
 }
 
 // The same stream as frames on links: worker i's leave through feeder i, results through the last, each towards a port

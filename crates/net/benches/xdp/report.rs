@@ -29,11 +29,19 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     for (name, arithmetic) in
         [("wrapping", Arithmetic::Wrapping), ("saturating", Arithmetic::Saturating)]
     {
-        for elements in [64, 128, 256, 352] {
-            for (suffix, sealed) in [("", false), ("-sealed", true)] {
-                streams.push((Stream::new(arithmetic, elements, sealed)?, arithmetic, sealed));
-                let name = format!("{name}-{elements}{suffix}");
-                cases.push(Case { name, elements, ours: Vec::new(), bare: Vec::new() });
+        for (of, in_pool) in [("", false), ("pool-", true)] {
+            for elements in [64, 128, 256, 352] {
+                for (suffix, sealed) in [("", false), ("-sealed", true)] {
+                    let stream = match in_pool {
+                        false => Stream::new(arithmetic, elements, sealed)?,
+                        true => wires::with_ports(|ports| {
+                            Stream::in_pool(arithmetic, elements, sealed, ports)
+                        })?,
+                    };
+                    streams.push((stream, arithmetic, sealed));
+                    let name = format!("{of}{name}-{elements}{suffix}");
+                    cases.push(Case { name, elements, ours: Vec::new(), bare: Vec::new() });
+                }
             }
         }
     }

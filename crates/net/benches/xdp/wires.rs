@@ -31,13 +31,36 @@ pub fn measure(rounds: usize) -> Result<Vec<Case>, WhyNot> {
     thread.join().expect("the bench does not panic")
 }
 
-fn inside(rounds: usize) -> Result<Vec<Case>, WhyNot> {
-    cores::pin(0);
+/// Calls `what` with an interface for each worker, in a namespace of its own.
+pub fn with_ports<T: Send>(
+    what: impl FnOnce(&[u32]) -> Result<T, WhyNot> + Send,
+) -> Result<T, WhyNot> {
+    let inside = || {
+        enter_namespace()?;
+        let mut ports = Vec::new();
+        for worker in 0..WORKERS {
+            let index = 100 + worker;
+            let (name, text) = (format!("port{worker}"), index.to_string());
+            ip(&["link", "add", &name, "index", &text, "type", "veth"])?;
+            ports.push(index);
+        }
+        what(&ports)
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join().expect("the bench does not panic"))
+}
+
+fn enter_namespace() -> Result<(), WhyNot> {
     // SAFETY: affects this thread only, and accesses no memory.
     if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
         let error = std::io::Error::last_os_error();
         return Err(WhyNot::System("making a network namespace", error));
     }
+    Ok(())
+}
+
+fn inside(rounds: usize) -> Result<Vec<Case>, WhyNot> {
+    cores::pin(0);
+    enter_namespace()?;
     let wires: Vec<(String, String)> =
         (0..=WORKERS).map(|i| (format!("near{i}"), format!("far{i}"))).collect();
     for (near, far) in &wires {
