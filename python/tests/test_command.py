@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -12,8 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
 from processes import wait_until
 
+from netsum.cli.app import app
 from netsum.fabric.description import Description
 from netsum.fabric.local import LocalFabric
 
@@ -53,6 +56,15 @@ def command(*arguments: str | Path) -> list[str]:
 def test_the_command_does_not_load_torch():
     code = "import sys, netsum.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_reference_has_every_command():
+    rows = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text().splitlines()
+    for name, each in typer.main.get_command(app).commands.items():
+        named = " ".join(row.split("|")[1] for row in rows if re.match(rf"\| `netsum {name}\b", row))
+        assert named, f"netsum {name} has no row"
+        lacking = [sub for sub in getattr(each, "commands", ()) if not re.search(rf"[ `]{sub}[ `]", named)]
+        assert not lacking, f"rows of netsum {name} lack {lacking}"
 
 
 def test_up_status_doctor_down(netsum, fabric):
