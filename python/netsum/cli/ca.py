@@ -41,9 +41,7 @@ def init(
 
 @app.command()
 def issue(
-    roles: Annotated[
-        list[str] | None, typer.Argument(metavar="ROLE…", help="as operator, tenant/NAME, host/h0")
-    ] = None,
+    roles: Annotated[list[str] | None, typer.Argument(metavar="ROLE", help="as operator, tenant/NAME, host/h0")] = None,
     fabric: Annotated[
         Path | None, typer.Option(help="fabric file: also its controller, switches, servers and hosts")
     ] = None,
@@ -66,7 +64,7 @@ def issue(
 
 @app.command()
 def renew(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER…", help="of credentials")],
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER", help="of credentials")],
     ca: Authority = AUTHORITY,
     days: Days = DAYS,
     as_json: Json = False,
@@ -77,7 +75,7 @@ def renew(
 
 @app.command()
 def revoke(
-    roles: Annotated[list[str] | None, typer.Argument(metavar="ROLE…", help="as tenant/NAME")] = None,
+    roles: Annotated[list[str] | None, typer.Argument(metavar="ROLE", help="as tenant/NAME")] = None,
     ca: Authority = AUTHORITY,
     to: Annotated[
         list[Path] | None,

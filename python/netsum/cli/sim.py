@@ -43,7 +43,7 @@ def run(
         require_arrow()
     folder = out or Path("out/sim") / config.stem
     columns = (BarColumn(), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}", markup=False))
-    with _interruptible(), Progress(*columns, console=errors, transient=True) as bar:
+    with _interruptible(), Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task("starting", total=1.0)
 
         def on_progress(state: Any) -> None:

@@ -72,7 +72,7 @@ class Description:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise FabricError(
-                f"{path}: no such file; write one by the book's chapter on operations, or try `netsum demo`"
+                f"{path}: no such file; docs/operations.md says how to write one; `netsum demo` needs none"
             ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FabricError(f"{path}: cannot be read as TOML: {error}") from error
