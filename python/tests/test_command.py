@@ -17,6 +17,7 @@ import typer
 from processes import wait_until
 
 from netsum.cli.app import app
+from netsum.fabric import binaries
 from netsum.fabric.description import Description
 from netsum.fabric.local import LocalFabric
 
@@ -65,6 +66,17 @@ def test_the_reference_has_every_command():
         assert named, f"netsum {name} has no row"
         lacking = [sub for sub in getattr(each, "commands", ()) if not re.search(rf"[ `]{sub}[ `]", named)]
         assert not lacking, f"rows of netsum {name} lack {lacking}"
+
+
+@pytest.mark.parametrize("program", ["netsum-controller", "netsum-job", "netsum-sim", "netsum-switch"])
+def test_the_reference_uses_daemons_as_they_are(program):
+    page = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text()
+    words = re.search(rf"^\| `{program} ([^`]*)`", page, flags=re.M)[1].split()
+    commands = [word for word in words[:1] if word.islower() and not word.startswith("-")]
+    called = [binaries.find(program), *commands, "--help"]
+    usage = subprocess.run(called, capture_output=True, text=True, check=True).stdout
+    assert "<COMMAND>" not in usage
+    assert [word for word in words if word.startswith("--") and word not in usage] == []
 
 
 def test_up_status_doctor_down(netsum, fabric):
