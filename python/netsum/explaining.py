@@ -15,6 +15,7 @@ from rich.table import Column, Table
 
 from netsum import NetsumError
 from netsum.bench.cases import COMBINING, Case
+from netsum.bench.picture import words as size_words
 from netsum.bench.ranks import Command, NetsumRunner, execute
 from netsum.cli.output import console, errors, print_json
 from netsum.communicator import Communicator, connect
@@ -100,14 +101,22 @@ def show(answer: dict[str, Any], as_json: bool) -> None:
         reasons += ["switches do it; the hosts' times are computed, those of switches measured"] if timed else []
         words = f"{operation}: microseconds by bytes per rank; * chosen: {'; or '.join(reasons)}"
         console.print(words, highlight=False, soft_wrap=True)
-        names = [cost["name"] for cost in modelled[0][0]] + ([SWITCHES] if switched else [])
-        table = Table("bytes", *(Column(name, justify="right") for name in names))
+        able = [cost["name"] for cost in modelled[0][0] if _at_any_size(cost["name"], modelled)]
+        names = able + ([SWITCHES] if switched else [])
+        table = Table("bytes", *(Column(name, justify="right", overflow="fold") for name in names))
         for row, (hosts, model) in zip(rows, modelled, strict=True):
             chosen = row["chosen"] if row["switches_s"] is None else SWITCHES
             seconds = model if row["switches_s"] is None else row["switches_s"]
             costs = [*hosts, *([{"name": SWITCHES, "seconds": seconds}] if switched else [])]
-            table.add_row(str(row["bytes"]), *(_cell(cost, chosen) for cost in costs))
+            table.add_row(size_words(row["bytes"]), *(_cell(cost, chosen) for cost in costs if cost["name"] in names))
         console.print(table)
+        unable = [cost["name"] for cost in modelled[0][0] if cost["name"] not in able]
+        if unable:
+            console.print(f"not possible here: {', '.join(unable)}", highlight=False, soft_wrap=True)
+
+
+def _at_any_size(name: str, modelled: list[tuple[list[dict[str, Any]], float | None]]) -> bool:
+    return any(cost["name"] == name and cost["seconds"] is not None for hosts, _ in modelled for cost in hosts)
 
 
 def _without_switches(choice: dict[str, Any]) -> tuple[list[dict[str, Any]], float | None]:

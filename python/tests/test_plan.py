@@ -262,7 +262,10 @@ def test_explain_without_a_topology_prints_the_hosts_algorithms(tmp_path):
     assert choices["allreduce", 8]["chosen"] == "one-hop"
     assert choices["allreduce", 16 << 20]["chosen"] == "shares"
     assert {cost["name"]: cost["seconds"] for cost in choices["allreduce", 8]["costs"]}["ring"] is None
-    assert "* chosen: the least cost" in explain(*links).stdout
+    shown = explain(*links, COLUMNS="80").stdout
+    assert "* chosen: the least cost" in shown and "not possible here: shared-memory, ring, hierarchical" in shown
+    # All of it fits into a terminal of 80 columns.
+    assert re.search(r"│ 16 MiB +│ +40295\.3 │ +20192\.7 \* │", shown) and "…" not in shown
     assert "ring" in explain(*links, "--dtype", "int32").stdout
     measured = json.loads(explain("--sizes", "8B", "--json", NETSUM_SHARED_MEMORY="off").stdout)
     assert measured["link"]["bytes_per_s"] != 1.25e9 and not measured["link"]["shared_memory"]

@@ -7,6 +7,7 @@ from rich.table import Table
 
 from netsum import NetsumError, _core, explaining
 from netsum import plan as planner
+from netsum.bench.picture import words
 from netsum.cli.output import console, print_json
 from netsum.cli.plan import Format, Gpus, Json, Kinds, bytes_of, split
 from netsum.launch import Workers
@@ -50,7 +51,7 @@ def explain(
     for choice in found["choices"]:
         times = dict(choice["times"])
         cells = [f"{times[n]['seconds'] * 1e6:.1f}{' *' if n == choice['best'] else ''}" for n in names]
-        table.add_row(f"{choice['bytes']:.0f}", *cells)
+        table.add_row(words(int(choice["bytes"])), *cells)
     console.print(table)
     for sentence in found["words"]:
         console.print(sentence, highlight=False, soft_wrap=True)
