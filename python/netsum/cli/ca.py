@@ -97,7 +97,7 @@ def revoke(
         print_json({"revoked": revoked, "list": str(list_file), "told": [str(folder) for folder in told]})
         return
     for role, count in revoked.items():
-        console.print(f"revoked {role}: {count} certificates", highlight=False)
+        console.print(f"revoked {role}: {count} certificate{'s' if count != 1 else ''}", highlight=False)
     for folder in told:
         console.print(f"{folder} has the list", highlight=False, soft_wrap=True)
     if not told:
