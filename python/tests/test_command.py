@@ -68,6 +68,16 @@ def test_the_reference_has_every_command():
         assert not lacking, f"rows of netsum {name} lack {lacking}"
 
 
+def test_lists_of_commands_say_whole_sentences():
+    root = typer.main.get_command(app)
+    groups = [root, *(each for each in root.commands.values() if hasattr(each, "commands"))]
+    for group in groups:
+        # What is left of 80 columns beside the names.
+        width = 72 - max(map(len, group.commands))
+        cut = [name for name, each in group.commands.items() if each.get_short_help_str(width).endswith("...")]
+        assert not cut, f"{group.name}: the help of {cut} begins with a sentence that is cut off"
+
+
 @pytest.mark.parametrize("program", ["netsum-controller", "netsum-job", "netsum-sim", "netsum-switch"])
 def test_the_reference_uses_daemons_as_they_are(program):
     page = (Path(__file__).parents[2] / "docs/reference/commands.md").read_text()

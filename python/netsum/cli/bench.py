@@ -44,10 +44,11 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="rows as JSON on standard output")] = False,
     plot: Annotated[Path | None, typer.Option(help="busbw over size, as .svg or .png")] = None,
 ) -> None:
-    """Time collectives between ranks, as nccl-tests and OSU do, alternating with other libraries.
+    """Time collectives between ranks, as nccl-tests and OSU do.
 
-    An iteration: all ranks leave a barrier, call once, and the slowest rank's time counts. Started by a launcher (RANK
-    and WORLD_SIZE are set, as by `netsum run`), this process is one of the ranks, and rank 0 prints.
+    Other libraries take turns. An iteration: all ranks leave a barrier, call once, and the slowest rank's time counts.
+    Started by a launcher (RANK and WORLD_SIZE are set, as by `netsum run`), this process is one of the ranks, and rank
+    0 prints.
     """
     plan = Plan(rounds, iterations, warmup=warmup, check=check)
     launched = "RANK" in os.environ and "WORLD_SIZE" in os.environ

@@ -50,9 +50,10 @@ def issue(
     days: Days = DAYS,
     as_json: Json = False,
 ) -> None:
-    """Issue certificates: OUT/ROLE is the folder for --credentials and NETSUM_CREDENTIALS.
+    """Issue certificates.
 
-    Roles: controller, operator, viewer, switch/NAME (also of servers), host/NAME, tenant/NAME.
+    OUT/ROLE is the folder for --credentials and NETSUM_CREDENTIALS. Roles: controller, operator, viewer, switch/NAME
+    (also of servers), host/NAME, tenant/NAME.
     """
     wanted = [*(roles or []), *(daemon_roles(Description.read(fabric)) if fabric else [])]
     if not wanted:
@@ -83,10 +84,11 @@ def revoke(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke all certificates of some roles; without a role, sign the revocation list anew.
+    """Revoke all certificates of some roles.
 
-    The list is effective where it is among a process's credentials: --to copies it there. With the controller's, the
-    sessions of a revoked switch, host or tenant end, and the jobs of a revoked switch get new keys without it.
+    Without a role, the revocation list is signed anew. The list is effective where it is among a process's credentials:
+    --to copies it there. With the controller's, the sessions of a revoked switch, host or tenant end, and the jobs of a
+    revoked switch get new keys without it.
     """
     told = [folder for place in to or [] for folder in _credentials_in(place)]
     revoked = {role: _core.ca_revoke(ca, role)[0] for role in roles or []}
@@ -127,7 +129,10 @@ def serve(
     ca: Authority = AUTHORITY,
     days: Days = DAYS,
 ) -> None:
-    """Serve the authority to machines that join by a token, until no token is left."""
+    """Serve the authority to machines that join by a token.
+
+    Ends when no token is left.
+    """
     stop_on_termination()
     server = _core.Enrolment(ca, listen, days)
     try:

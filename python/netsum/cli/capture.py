@@ -24,10 +24,11 @@ def capture(
     interface: Annotated[str, typer.Option(help="network interface")] = "any",
     as_json: Annotated[bool, typer.Option("--json", help="what was captured as JSON")] = False,
 ) -> None:
-    """Write the packets of sums that pass this machine to a file for Wireshark.
+    """Write packets of sums that pass here to a file for Wireshark.
 
     Run it where a switch, a server or a rank runs. `netsum tools wireshark` installs what explains the packets. It
-    needs dumpcap, and the right to capture, as Wireshark does."""
+    needs dumpcap, and the right to capture, as Wireshark does.
+    """
     chosen = packet_filter(_addresses(fabric, at or []), job or [])
     limits = ["-a", f"duration:{seconds}"] if seconds else []
     limits += ["-s", str(keep)] if keep else []

@@ -24,9 +24,10 @@ def dashboard(
     listen: Annotated[str, typer.Option(help="loopback address and port; port 0: any")] = "127.0.0.1:0",
     no_open: Annotated[bool, typer.Option("--no-open", help="do not open a browser")] = False,
 ) -> None:
-    """Show a fabric and its jobs on a page in the browser, until Ctrl-C.
+    """Show a fabric and its jobs in the browser, until Ctrl-C.
 
-    The page is served to this machine alone and asks the controller with your credentials."""
+    The page is served to this machine alone and asks the controller with your credentials.
+    """
     address, credentials = controller_of(fabric)
     host, port = split_address(listen)
     # Blocked before the server's threads begin: only `sigwait` takes them.

@@ -37,7 +37,10 @@ def demo(
     dashboard: Annotated[bool, typer.Option("--dashboard", help="show the fabric in the browser meanwhile")] = False,
     out: Annotated[Path, typer.Option(help="folder for report.html, result.json and logs")] = Path("out/demo"),
 ) -> None:
-    """Train LeNet-5, or a sharded GPT, on a local fabric of four switches, and on Gloo for comparison."""
+    """Train a model through a local fabric, and on Gloo beside it.
+
+    LeNet-5 by data parallelism, or a sharded GPT, with four workers and four switches.
+    """
     for module, package in (("torch", "torch"), ("sklearn", "scikit-learn")):
         if importlib.util.find_spec(module) is None:
             raise DemoError(f"the demo needs {package}; run `make demo`, or `pip install 'netsum[demo]'`")

@@ -29,11 +29,11 @@ def explain(
     op: Annotated[str, typer.Option(help="of an allreduce: sum, min, …")] = "sum",
     as_json: Json = False,
 ) -> None:
-    """The path an operation takes by size, and why, according to the cost model.
+    """Say which path an operation takes by size, and why.
 
-    With a topology: when aggregation in the network speeds up an allreduce, and when it does not. Without one: the
-    algorithm that the hosts choose, with the costs of all; latency and rate are measured between processes of this
-    machine.
+    It is what the cost model says. With a topology: when aggregation in the network speeds up an allreduce, and when it
+    does not. Without one: the algorithm that the hosts choose, with the costs of all; latency and rate are measured
+    between processes of this machine.
     """
     wanted = [bytes_of(size) for size in split(sizes)]
     if source is None:

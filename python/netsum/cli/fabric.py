@@ -17,7 +17,10 @@ Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 @app.command()
 def up(file: File, as_json: Json = False) -> None:
-    """Start the controller, the switches and the servers of a fabric file, and wait until they serve."""
+    """Start the daemons of a fabric file on this machine.
+
+    Ends once the controller, the switches and the servers serve.
+    """
     stop_on_termination()
     fabric = LocalFabric(Description.read(file))
     fabric.up()
@@ -40,9 +43,9 @@ def up(file: File, as_json: Json = False) -> None:
 
 @app.command()
 def status(file: File, as_json: Json = False) -> None:
-    """Show the running processes of a fabric file, the controller's view, and each job's protocol with its reason.
+    """Show the daemons of a fabric file, and its jobs.
 
-    Exit code 1 if a part is missing.
+    With the controller's view, and each job's protocol with its reason. Exit code 1 if a part is missing.
     """
     fabric = LocalFabric(Description.read(file))
     report = _report(fabric)

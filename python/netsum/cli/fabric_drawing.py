@@ -40,9 +40,10 @@ def discover(
     probes: Annotated[bool, typer.Option(help="send probes between hosts: paths, ECN")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Make the fabric file from what is there, or say how it differs from what is there, and name faults.
+    """Make the fabric file from what is there, or name faults.
 
-    Each machine needs this package and lldpd. Exit code 1 if there are findings.
+    If the file exists, it is compared with what is there. Each machine needs this package and lldpd. Exit code 1 if
+    there are findings.
     """
     way = collect.Way(via, agent)
     known, silent = collect.machines(way, machines)
@@ -87,7 +88,10 @@ def look(
     source: Annotated[str | None, typer.Option(metavar="ADDRESS", help="of the probes")] = None,
     flows: Annotated[int, typer.Option(min=1, max=64, help="flows of probes to each address")] = 1,
 ) -> None:
-    """Print as JSON what this machine sees: its interfaces, its neighbours by LLDP, or the way of probes."""
+    """Print as JSON what this machine sees of the network.
+
+    Its interfaces and its neighbours by LLDP, or the way of probes.
+    """
     if trace:
         traces: list[Trace] = [paths.trace(each, source, flow) for each in trace for flow in range(flows)]
         print_json({"traces": [asdict(each) for each in traces]})

@@ -9,7 +9,7 @@ from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console
 from netsum.fabric.errors import FabricError
 
-app = typer.Typer(help="Stop jobs and change their keys; `netsum top` shows their numbers.", no_args_is_help=True)
+app = typer.Typer(help="Stop jobs and change their keys; `netsum top` numbers them.", no_args_is_help=True)
 
 ANSWER_S = 10.0
 """How long the controller may take to answer."""
@@ -23,7 +23,10 @@ def stop(
     reason: Annotated[str, typer.Option(help="what the job's ranks are told")] = "",
     fabric: FabricOption = None,
 ) -> None:
-    """End a job: its ranks get an error with the reason, its leases are revoked."""
+    """End a job.
+
+    Its ranks get an error with the reason, and its leases are revoked.
+    """
     address, credentials = controller_of(fabric)
     try:
         stop_job(address, job, reason, ANSWER_S, credentials)
@@ -34,9 +37,11 @@ def stop(
 
 @app.command("rekey")
 def rekey(job: Job, fabric: FabricOption = None) -> None:
-    """Give a running job new keys, for example because a host of the job was broken into.
+    """Give a running job new keys.
 
-    The job gets a new plan and goes on without loss. Packets under the old keys are refused from then on."""
+    For example because a host of the job was broken into. The job gets a new plan and goes on without loss. Packets
+    under the old keys are refused from then on.
+    """
     address, credentials = controller_of(fabric)
     try:
         rekey_job(address, job, ANSWER_S, credentials)

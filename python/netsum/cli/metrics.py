@@ -18,9 +18,11 @@ def metrics(
     listen: Annotated[str, typer.Option(help="address and port; port 0: any")] = "127.0.0.1:9101",
     secure: Annotated[Path | None, typer.Option(help="serve HTTPS with the certificate in this folder")] = None,
 ) -> None:
-    """Serve a controller's view of switches, links, jobs and ranks as Prometheus metrics until Ctrl-C.
+    """Serve the metrics of a fabric for Prometheus, until Ctrl-C.
 
-    The controller is asked at each scrape. Switches serve more about themselves (netsum-switch --metrics)."""
+    They are the controller's view of switches, links, jobs and ranks. The controller is asked at each scrape. Switches
+    serve more about themselves (netsum-switch --metrics).
+    """
     # The library belongs to this command alone.
     from netsum.metrics.errors import MetricsError
 

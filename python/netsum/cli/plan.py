@@ -76,7 +76,10 @@ def pack(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the best trees for a collective: rate, the bound with its proof, and the rates of other methods."""
+    """Find the best trees for a collective.
+
+    Prints rate, the bound with its proof, and the rates of other methods.
+    """
     graph = topology(Selection(source, split(gpus), split(kinds), format))
     if pareto:
         _print_front(planner.front_by_size(graph, collective, root), as_json)
@@ -109,7 +112,10 @@ def verify(
         Path | None, typer.Option(help="what `pack --json` printed for an all-to-all: check its bound too")
     ] = None,
 ) -> None:
-    """Check that a plan is correct in every order of steps and within its links' rates. Exit code 1 if not."""
+    """Check that a plan is correct and within its links' rates.
+
+    It is checked in every order of its steps. Exit code 1 if it is wrong.
+    """
     text = _text(plan)
     if plan.suffix == ".xml" or plan.name.endswith(".mscclpp.json"):
         graph = None
@@ -146,10 +152,10 @@ def replan(
     out: Annotated[Path | None, typer.Option(help="write the new plan here, and leave the old one")] = None,
     as_json: Json = False,
 ) -> None:
-    """Make a new plan for the same ranks on the remaining fabric; a running job adopts it at its next step.
+    """Make a new plan for the same ranks on what is left.
 
-    Trees that lost nothing are kept, and others mended. The new plan is as good as one from `netsum plan pack`, with
-    its bound. Without --lost and --degraded, the topology is read again.
+    A running job adopts it at its next step. Trees that lost nothing are kept, and others mended. The new plan is as
+    good as one from `netsum plan pack`, with its bound. Without --lost and --degraded, the topology is read again.
 
     The job must have been started with the same plan file (`netsum run --plan`, NETSUM_PLAN): its rank 0 checks the
     file before every allreduce.
@@ -196,9 +202,10 @@ def measure(
     source: Source,
     out: Annotated[Path, typer.Option(help="the topology with measured rates and latencies (.json)")],
 ) -> None:
-    """Measure a plan's links between processes of this machine; `netsum explain` then uses these measurements.
+    """Measure a plan's links between processes of this machine.
 
-    On several machines: `torchrun … -m netsum.plan.measuring TOPOLOGY OUT` with NETSUM_PLAN set, as the job is run.
+    `netsum explain` can use these measurements. On several machines: `torchrun … -m netsum.plan.measuring TOPOLOGY OUT`
+    with NETSUM_PLAN set, as the job is run.
     """
     try:
         ranks = len(json.loads(plan.read_text())["gpus"])
@@ -216,7 +223,10 @@ def measure(
 
 @app.command()
 def classes(source: Source, kinds: Kinds = "", format: Format = None, as_json: Json = False) -> None:
-    """List the classes of equivalent sets of three or more GPUs, and the best rates of each class."""
+    """List the classes of equivalent sets of GPUs, with rates.
+
+    Sets have three GPUs or more; the rates are the best of each class.
+    """
     graph = topology(Selection(source, [], split(kinds), format))
     rows = []
     for gpus, sets in planner.classes(graph):

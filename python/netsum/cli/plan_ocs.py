@@ -44,10 +44,11 @@ def ocs(
     svg: Svg = None,
     plan: PlanFile = None,
 ) -> None:
-    """Circuits, trees and shares for OCS(N, D, M, E), with the rate reached and the upper bound.
+    """Plan a topology behind an optical circuit switch.
 
-    closed: the best composition of trees and rings, computed directly; dp: the same by dynamic programming; shared:
-    faster, a device may serve several trees.
+    Circuits, trees and shares for OCS(N, D, M, E), with the rate reached and the upper bound. closed: the best
+    composition of trees and rings, computed directly; dp: the same by dynamic programming; shared: faster, a device may
+    serve several trees.
     """
     network = Ocs(workers, worker_ports, devices, device_ports, paired)
     found = answer(network, method)
@@ -69,7 +70,10 @@ def table(
     paired: Paired = False,
     as_json: Json = False,
 ) -> None:
-    """algbw over the number of devices, 0 to M: baseline, the published method, netsum's, and the bound."""
+    """Print algbw over the number of devices, 0 to M.
+
+    By the baseline, the published method and netsum's, and the bound.
+    """
     network = Ocs(workers, worker_ports, devices, device_ports, paired)
     closed, shared = curve(network, "closed"), curve(network, "shared")
     rows = []
@@ -113,7 +117,10 @@ def share_pool(
     paired: Paired = False,
     as_json: Json = False,
 ) -> None:
-    """Divide the devices of one pool among jobs: max-min fair in the gain of each job."""
+    """Divide the devices of one pool among jobs.
+
+    Max-min fair in the gain of each job.
+    """
     grants = share([_job(text) for text in jobs], pool, device_ports, paired=paired, method=method)
     if as_json:
         print_json([{"job": job, **grant} for job, grant in zip(jobs, grants, strict=True)])

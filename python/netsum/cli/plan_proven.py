@@ -35,7 +35,10 @@ def symmetric(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Plan a fabric of up to 16,384 GPUs that looks the same from every rank: what one does, all do, moved."""
+    """Plan a large fabric that looks the same from every rank.
+
+    Up to 16,384 GPUs: what one does, all do, moved.
+    """
     graph = topology(Selection(source, [], _split(kinds), format))
     plan = planner.pack_symmetric(graph, collective)
     rate, bound = _checked(plan, graph)
@@ -67,7 +70,10 @@ def groups(
     out: Out = None,
     as_json: Json = False,
 ) -> None:
-    """Plan several process groups that communicate at the same time: all end together, as early as is possible."""
+    """Plan process groups that communicate at the same time.
+
+    All end together, as early as is possible.
+    """
     graph = topology(Selection(source, [], _split(kinds), format))
     parts = [one for word in group for one in _groups(word)]
     plan = planner.pack_groups(graph, parts)

@@ -35,7 +35,10 @@ def predict(
     threads: Annotated[int, typer.Option(min=1, help="of the simulation; the results are the same")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="print the predictions as JSON")] = False,
 ) -> None:
-    """Predict the step time of a recorded job on another cluster, by replaying its operations packet by packet."""
+    """Predict the step time of a recorded job on another cluster.
+
+    Its operations are replayed packet by packet.
+    """
     ranks = {"per_host": per_host, "local_rate": local_rate}
     found = [
         replay(

@@ -22,9 +22,9 @@ def recorder(
     ] = None,
     torch_format: Annotated[Path | None, typer.Option("--torch", help="also write files for torchfrtrace here")] = None,
 ) -> None:
-    """Diagnose from the last operations of all ranks which ranks wait, which are missing, and where calls diverged.
+    """Say from the last operations of ranks who waited for whom.
 
-    Exit code 1 if a problem is found.
+    It names ranks that wait, ranks that are missing, and calls that diverged. Exit code 1 if a problem is found.
     """
     groups = read(folder)
     found = {name: judge(dumps) for name, dumps in groups.items()}

@@ -21,9 +21,10 @@ def report(
     group: Annotated[str | None, typer.Option(help="of several groups this one; without it, the largest")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="all figures as JSON on standard output")] = False,
 ) -> None:
-    """Say where the time of a job's steps went, and what would make them shorter, each with the predicted gain.
+    """Say where the time of steps went, and what would help.
 
-    The ranks write the files with NETSUM_REPORT=FOLDER. With two folders: what changed between the jobs.
+    Each advice has its predicted gain. The ranks write the files with NETSUM_REPORT=FOLDER. With two folders: what
+    changed between the jobs.
     """
     job = read(folder, group)
     summary = summarize(job)

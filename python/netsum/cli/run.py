@@ -37,10 +37,11 @@ def run(
     topology: Annotated[str | None, typer.Option(help="the plan's fabric, for new plans after link failures")] = None,
     plain: Annotated[bool, typer.Option("--plain", help="without torchrun: scripts for JAX, Keras or NumPy")] = False,
 ) -> None:
-    """Run a script as N workers on a fabric, by torchrun or --plain, and exit with the script's exit code.
+    """Run a script as N workers on a fabric.
 
-    The fabric is that of --fabric, or of NETSUM_CONTROLLER, or else a local one that is stopped after the script. With
-    --plan there is no fabric: one worker runs per GPU, and allreduces use the plan's trees (`netsum plan pack --out`).
+    By torchrun, or with --plain without it; the exit code is the script's. The fabric is that of --fabric, or of
+    NETSUM_CONTROLLER, or else a local one that is stopped after the script. With --plan there is no fabric: one worker
+    runs per GPU, and allreduces use the plan's trees (`netsum plan pack --out`).
     """
     if not plain and importlib.util.find_spec("torch") is None:
         raise FabricError(

@@ -36,7 +36,10 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON, the rest to stderr")] = False,
 ) -> None:
-    """Run one configuration; tables are written to the folder while it runs, the report at the end."""
+    """Run one configuration.
+
+    Tables are written to the folder while it runs, the report at the end.
+    """
     stop_on_termination()
     if (table_format or _format_of(config)) == "parquet":
         # The report reads the tables.

@@ -36,9 +36,10 @@ def keys(
         Path | None, typer.Option(help="the controller's store; by default that of a local fabric")
     ] = None,
 ) -> None:
-    """Write the keys of a controller's jobs to a file, with which the dissector verifies tags.
+    """Write the keys of jobs, by which the dissector verifies tags.
 
-    Whoever has the file can forge packets of these jobs: delete it when you are done."""
+    Whoever has the file can forge packets of these jobs: delete it when you are done.
+    """
     description = Description.read(fabric)
     lines = job_keys(store or LocalFabric(description).store, description)
     private.write_text(output, "".join(f"{line}\n" for line in lines))

@@ -24,10 +24,10 @@ def why(
     fabric: FabricOption = None,
     json: Annotated[bool, typer.Option("--json", help="the verdict as JSON on standard output")] = False,
 ) -> None:
-    """Say why a running job is slow or stuck: who waits for whom, where in the program, and what kind of fault it is.
+    """Say why a running job is slow or stuck.
 
-    Asks the ranks over the controller; without one, or if it does not answer, the processes of this host. Exit code 1
-    if something is wrong.
+    Who waits for whom, where in the program, and what kind of fault it is. Asks the ranks over the controller; without
+    one, or if it does not answer, the processes of this host. Exit code 1 if something is wrong.
     """
     began = time.monotonic()
     case = _case(job, fabric)
