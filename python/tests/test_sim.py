@@ -351,6 +351,18 @@ def test_a_resumed_sweep_shows_all_runs_and_what_differs(tmp_path: Path) -> None
         assert "18001" in ended.output and "18002" in ended.output and "ring" not in ended.output
 
 
+def test_the_table_of_a_sweep_fits_into_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 80)
+    (tmp_path / "base.toml").write_text(toml.dumps(SMALL))
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'base = "base.toml"\n[grid]\n"scheme.kind" = ["ring", "halving-doubling"]\n"flows.0.load" = [0.1, 0.2]'
+    )
+    shown = CliRunner().invoke(cli.app, ["sweep", str(file), "--out", str(tmp_path / "out")]).output
+    for whole in ("┃ kind ", "┃ load ", "│ halving-doubling │ 0.2  │", "packet-hops"):
+        assert whole in shown
+
+
 @pytest.mark.parametrize("odd", [{"flows": 5}, {"fabric": {"kind": "file", "path": 5}}, {"scenario": 5}])
 def test_a_base_that_makes_no_sense_is_refused(tmp_path: Path, odd: dict) -> None:
     (tmp_path / "base.toml").write_text(toml.dumps(SMALL | odd))

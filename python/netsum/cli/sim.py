@@ -129,9 +129,11 @@ def _interruptible() -> Iterator[None]:
 def _comparison(plan: Sweep, results: dict[str, Result]) -> Table:
     """One row per run, named by the grid values that differ."""
     keys = [key for key, values in plan.grid.items() if len(values) > 1]
+    last = [key.rpartition(".")[2] for key in keys]
     table = Table()
-    for key in keys:
-        table.add_column(key, overflow="fold")
+    for key, short in zip(keys, last, strict=True):
+        whole = max(len(str(value)) for value in plan.grid[key]) <= 24
+        table.add_column(short if last.count(short) == 1 else key, overflow="fold", no_wrap=whole)
     for figure in ("p99 FCT, short flows, µs", "long flows, Gbit/s", "step, ms", "packet-hops"):
         table.add_column(figure, overflow="fold")
     for name, chosen in plan.chosen().items():
