@@ -4,8 +4,11 @@ from importlib import resources
 from xml.etree import ElementTree
 
 import pytest
+from rich.console import Console
 
+from netsum.demo.result import complaints
 from netsum.demo.runner import Record
+from netsum.demo.show import tables
 from netsum.fabric.builtin import demo_toml
 from netsum.fabric.description import Description
 from netsum.pages.curves import chart
@@ -26,6 +29,45 @@ def test_a_pause_is_the_longest_gap_after_a_kill():
 
 def test_throughput_counts_the_time_between_steps():
     assert record([0.0, 0.5, 1.0]).samples_per_s == pytest.approx(128.0)
+
+
+def test_tables_fit_into_80_columns():
+    result = {
+        "workload": "characters",
+        "held_out_loss": {"netsum": 2.084, "gloo": 2.085},
+        "step_time_s": {"netsum": 0.1234, "gloo": 0.2345},
+        "characters_per_s": {"netsum": 123456.0, "gloo": 234567.0},
+        "uplink_bytes": {"netsum": 1234567890, "ring": 2345678901},
+        "host_path_bytes": 0,
+        "host_path_bytes_before": 214_800_000,
+        "bit_identical": True,
+        "control_sums": {"checked": 1056, "wrong_elements": 0},
+        "equals_run_without_kills": True,
+        "collectives": [{"operation": "reduce_scatter", "bytes": 1000, "calls": 5, "by": "switches"}],
+        "link_bytes": {"rack0-spine0": {"netsum": 1e9, "ring": 2e9}},
+        "pauses": [{"what": "spine1 killed", "seconds": 0.51}],
+    }
+    screen = Console(width=80, record=True)
+    for table in tables(result):
+        screen.print(table)
+    shown = screen.export_text()
+    # No cell goes on in a second line, in which the first column would be empty.
+    assert not [line for line in shown.splitlines() if line.startswith("│  ")]
+    assert "2345.7 MB (a ring's)" in shown and "Before the first step it was 214.8 MB" in " ".join(shown.split())
+
+
+def test_a_shortened_training_may_be_worse():
+    result = {
+        "workload": "digits",
+        "accuracy": {"netsum": 0.5, "gloo": 0.99},
+        "epochs": 12,
+        "bit_identical": True,
+        "control_sums": {"wrong_elements": 0},
+        "equals_run_without_kills": None,
+        "operations": {"in_network": 1},
+    }
+    assert complaints(result) == ["accuracy on netsum is 50.00%, not above 95.00%"]
+    assert complaints(result | {"epochs": 11}) == []
 
 
 def test_charts_are_well_formed():

@@ -63,7 +63,7 @@ def demo(
     for table in tables(result):
         screen.print()
         screen.print(table)
-    screen.print(f"\nreport: {out / 'report.html'}   numbers: {out / 'result.json'}", highlight=False)
+    screen.print(f"\nreport: {out / 'report.html'}   numbers: {out / 'result.json'}", highlight=False, soft_wrap=True)
     if as_json:
         print_json(result)
     if broken:

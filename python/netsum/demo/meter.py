@@ -1,8 +1,10 @@
 """Bytes per link of a fabric, from the switches' counters as reported by the controller."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 from netsum.fabric.description import Description
+from netsum.fabric.ring import shortest_paths
 from netsum.fabric.sockets import split_address
 from netsum.reports import ControllerStatus, SwitchStatus
 
@@ -11,8 +13,9 @@ class LinkMeter:
     """Adds up the switches' counters across restarts of a switch, which reset them.
 
     A switch counts per neighbour's socket, and folds those of ended jobs into one of port 0; sockets are therefore
-    combined by IP address, which must be unique for each host and switch of the fabric. A link between two switches has
-    two reporters; the larger count is used, since the other switch may have been down for a while.
+    combined by IP address, which must be unique for each host and switch of the fabric. Two switches that send to each
+    other both report; the larger count is used, since the other switch may have been down for a while. If they share no
+    link, as the racks of protocol atp, the shortest paths between them carry equal parts.
     """
 
     def __init__(self, fabric: Description) -> None:
@@ -35,8 +38,16 @@ class LinkMeter:
 
     def link_bytes(self) -> dict[str, int]:
         """Bytes per link since the first reading, both directions together."""
-        total = self._total
-        return {link.name: max(total.get(link.ends, 0), total.get(link.ends[::-1], 0)) for link in self._fabric.links}
+        found = {frozenset(link.ends): 0 for link in self._fabric.links}
+        switches = {switch.name for switch in self._fabric.switches}
+        # Servers count what the switches of their hosts count as well.
+        pairs = {frozenset(pair) for pair in self._total if pair[0] in switches}
+        for one, other in map(sorted, pairs):
+            count = max(self._total.get((one, other), 0), self._total.get((other, one), 0))
+            paths = shortest_paths(self._fabric, one, other)
+            for hop in (hop for path in paths for hop in pairwise(path)):
+                found[frozenset(hop)] += count // len(paths)
+        return {link.name: found[frozenset(link.ends)] for link in self._fabric.links}
 
     def _counts(self, switch: SwitchStatus) -> dict[str, int]:
         """Bytes that a switch has exchanged with each neighbour, by name."""

@@ -123,7 +123,8 @@ def _link_table(result: dict[str, Any]) -> str:
     return (
         f"{table(('link', 'netsum', 'ring', 'ratio'), rows)}"
         f'<p class="lead">Both directions together. Hosts also sent each other {megabytes(result["host_path_bytes"])} '
-        "directly, which no switch counts: the start of the job, what hosts do according to the table above, and sums "
-        "made while a tree was away. "
+        "directly in these steps, which no switch counts: what hosts do according to the table above, and sums made "
+        f"while a tree was away. Before the first step it was {megabytes(result['host_path_bytes_before'])}: ranks "
+        "measure both ways when they connect. "
         f"The ring's column is {escape(result['ring_is'])}.</p>"
     )

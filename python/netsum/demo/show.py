@@ -92,16 +92,16 @@ def _against_gloo(result: dict[str, Any]) -> Table:
     table.add_row("throughput", *(f"{samples[side]:.0f} {workload.samples}/s" for side in ("netsum", "gloo")))
     uplink = result["uplink_bytes"]
     table.add_row(
-        "bytes on rack uplinks, by switches",
+        "bytes on rack uplinks",
         megabytes(uplink["netsum"]),
-        f"{megabytes(uplink['ring'])} (ring, computed)",
+        f"{megabytes(uplink['ring'])} (a ring's)",
     )
-    table.add_row("bytes between hosts, past switches", megabytes(result["host_path_bytes"]), "")
+    table.add_row("bytes past the switches", megabytes(result["host_path_bytes"]), "")
     table.add_row("ranks identical to the bit", "yes" if result["bit_identical"] else "NO", "")
     sums = result["control_sums"]
     table.add_row("control sums, exact", f"{sums['checked']}, {sums['wrong_elements']} elements wrong", "")
     if result["equals_run_without_kills"] is not None:
-        table.add_row("parameters equal run without kills", "yes" if result["equals_run_without_kills"] else "NO", "")
+        table.add_row("equal to run without kills", "yes" if result["equals_run_without_kills"] else "NO", "")
     return table
 
 
@@ -131,8 +131,9 @@ def _links(result: dict[str, Any]) -> Table:
         ratio = f"{count['netsum'] / count['ring']:.2f}" if count["ring"] else "-"
         table.add_row(name, megabytes(count["netsum"]), megabytes(count["ring"]), ratio)
     table.caption = (
-        f"and {megabytes(result['host_path_bytes'])} between hosts, which no switch counts: the start, what hosts do "
-        "according to the table above, and sums while trees were away"
+        f"and {megabytes(result['host_path_bytes'])} between hosts, which no switch counts: what hosts do according to "
+        "the table above, and sums while trees were away. Before the first step it was "
+        f"{megabytes(result['host_path_bytes_before'])}: ranks measure both ways when they connect"
     )
     return table
 

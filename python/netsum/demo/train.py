@@ -38,6 +38,8 @@ class Training:
             self.events = TextIOWrapper(private.open_file(out / "events.jsonl"), line_buffering=True)
         self.step = 0
         self.wrong_elements = 0
+        # Connecting, measuring both ways and handing out parameters go between hosts.
+        self.host_bytes_before = host_bytes()
 
     def run(self) -> None:
         task = self.task
@@ -74,6 +76,7 @@ class Training:
 
     def finish(self) -> None:
         netsum = dist.get_backend() == "netsum"
+        in_steps = host_bytes() - self.host_bytes_before
         # Before other operations push those of the training out of the recorder.
         ways = collectives() if netsum else None
         record = {
@@ -83,6 +86,7 @@ class Training:
             "wrong_elements": self.wrong_elements,
             "score": self.task.score(),
             "collectives": ways,
+            "host_bytes": {"before": self.host_bytes_before, "in_steps": in_steps},
             "stats": group_stats() if netsum else None,
         }
         private.write_text(self.out / f"rank-{self.rank}.json", json.dumps(record))
@@ -92,6 +96,11 @@ class Training:
     def emit(self, event: str, **fields: Any) -> None:
         if self.events:
             self.events.write(json.dumps({"event": event, "at_unix_s": time.time(), **fields}) + "\n")
+
+
+def host_bytes() -> int:
+    """What this rank has sent to other hosts past switches; 0 with Gloo."""
+    return group_stats()["host_bytes_tx"] if dist.get_backend() == "netsum" else 0
 
 
 def group_stats() -> GroupStats:
