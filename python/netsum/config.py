@@ -7,7 +7,7 @@
 | NETSUM_HOST | name of this machine in the fabric file | found by the addresses of this machine |
 | NETSUM_PROTOCOL | a name of `netsum._core.PROTOCOLS`; `auto`: the controller chooses | panama |
 | NETSUM_TENANT | tenant of the job, from the fabric file | default |
-| NETSUM_JOB | what names of jobs begin with, in `netsum top`; schedulers set it | Ray's job, torchrun's run id |
+| NETSUM_JOB | what names of jobs begin with, in `netsum top`; `netsum run` sets it | Ray's job, torchrun's run id |
 | NETSUM_SCALE | factor between reals and integers of slots; 0: exponents shared by all ranks | 0 |
 | NETSUM_ENCRYPT | `on`: nobody between ranks and switches can read values; needs NETSUM_CREDENTIALS | off |
 | NETSUM_COLLECTIVES | `all`: switches do reduce-scatter, all-gather, broadcast and reduce, too | allreduce |

@@ -56,6 +56,8 @@ def run(
         raise FabricError("--plan and --fabric exclude each other; leave one of them out")
     stop_on_termination()
     settings = {"NETSUM_PROTOCOL": protocol, "NETSUM_TENANT": tenant} | ({"NETSUM_ENCRYPT": "on"} if encrypt else {})
+    # Unlike torchrun's run id, people can read it.
+    settings["NETSUM_JOB"] = os.environ.get("NETSUM_JOB") or f"{script.stem[:64]}-{os.getpid()}"
     with _planned(plan, topology, count) if plan else on_fabric(fabric, settings, count) as (count, environment):
         address, credentials = environment["NETSUM_CONTROLLER"], environment.get("NETSUM_CREDENTIALS")
         before = {job["job"] for job in _jobs(address, credentials)} if address else set()

@@ -131,7 +131,7 @@ def _train_on_fabric(
             viewer.on_fault(done)
 
     # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
-    environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol}
+    environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol, "NETSUM_JOB": "demo"}
     if protocol != "switchml":
         environment["NETSUM_COLLECTIVES"] = workload.collectives
     record = _train("netsum", out, workload, epochs, environment, viewer, look)
