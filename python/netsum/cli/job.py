@@ -8,6 +8,7 @@ from netsum import NetsumError, rekey_job, stop_job
 from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console
 from netsum.fabric.errors import FabricError
+from netsum.fabric.local import named
 
 app = typer.Typer(help="Stop jobs and change their keys; `netsum top` numbers them.", no_args_is_help=True)
 
@@ -31,7 +32,7 @@ def stop(
     try:
         stop_job(address, job, reason, ANSWER_S, credentials)
     except NetsumError as error:
-        raise FabricError(f"controller {address}: {error}") from error
+        raise FabricError(f"{named(address, error)}; `netsum top` shows running jobs") from error
     console.print(f"job {job} is stopped")
 
 
@@ -46,5 +47,5 @@ def rekey(job: Job, fabric: FabricOption = None) -> None:
     try:
         rekey_job(address, job, ANSWER_S, credentials)
     except NetsumError as error:
-        raise FabricError(f"controller {address}: {error}") from error
+        raise FabricError(f"{named(address, error)}; `netsum top` shows running jobs") from error
     console.print(f"job {job} gets new keys with its next plan")

@@ -35,14 +35,16 @@ def of_controller(address: str, job: int | None, credentials: Path | None) -> Ca
     folder = credentials or (Path(os.environ["NETSUM_CREDENTIALS"]) if "NETSUM_CREDENTIALS" in os.environ else None)
     before = controller_status(address, credentials=folder)
     running = [each for each in before["jobs"] if each["state"] not in JOB_OVER]
+    numbers = ", ".join(f"{each['job']} ({each['name']})" for each in running) or "none"
     if job is None:
         if len(running) != 1:
-            numbers = ", ".join(f"{each['job']} ({each['name']})" for each in running) or "none"
             raise WhyError(f"name a job; running are: {numbers}")
         job = running[0]["job"]
     found = next((each for each in before["jobs"] if each["job"] == job), None)
     if found is None:
-        raise WhyError(f"controller {address} has no job {job}")
+        raise WhyError(f"controller {address} has no job {job}; running are: {numbers}")
+    if found["state"] in JOB_OVER:
+        raise WhyError(f"job {job} is over ({found['state']}); running are: {numbers}")
     places = {rank["rank"]: f"host {rank['host']}, pid {rank['pid']}" for rank in found["ranks"]}
     number = job
 

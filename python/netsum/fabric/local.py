@@ -209,7 +209,14 @@ def controller_status(
         found: ControllerStatus = json.loads(status(address, timeout_s, Path(folder) if folder else None))
         return found
     except NetsumError as error:
-        raise FabricError(f"controller {address}: {error}; start it by `netsum fabric up FABRIC.toml`") from error
+        text = named(address, error)
+        text += "" if text.endswith("?") else ";"
+        raise FabricError(f"{text} `netsum fabric up FABRIC.toml` starts a local one") from error
+
+
+def named(address: str, error: Exception) -> str:
+    """The words of an error, which name the controller at `address`."""
+    return str(error) if address in str(error) else f"controller {address}: {error}"
 
 
 def alive_switches(status: ControllerStatus) -> set[str]:
