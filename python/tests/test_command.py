@@ -96,9 +96,18 @@ def test_up_status_doctor_down(netsum, fabric):
     assert all(part["alive"] for part in status["parts"]) and len(status["parts"]) == 7
     checks = json.loads(netsum("doctor", "--fabric", fabric, "--json").stdout)["checks"]
     assert "added in the network by 2 trees" in checks[-1]["found"]
+    assert [check["name"] for check in checks].count("switch") == 4
+    assert [check["name"] for check in checks].count("server") == 2
     top = json.loads(netsum("top", "--fabric", fabric, "--once", "--json").stdout)
     assert len(top["link_rates"]) == 8
     assert "rack0" in netsum("top", "--fabric", fabric, "--once").stdout
+    # The doctor's job has ended in order: no rank was killed before it had left.
+    (job,) = top["jobs"]
+    assert job["state"] == "ended" and {rank["state"] for rank in job["ranks"]} == {"left"}
+    number = str(job["job"])
+    assert f"job {number} is over (ended)" in netsum("why", number, "--fabric", fabric, code=1).stderr
+    assert "running are: none" in netsum("why", "1", "--fabric", fabric, code=1).stderr
+    assert "is over; `netsum top` shows" in netsum("job", "stop", number, "--fabric", fabric, code=1).stderr
     assert "rack0" in netsum("fabric", "down", fabric).stdout
     assert "was not running" in netsum("fabric", "down", fabric).stdout
     netsum("fabric", "status", fabric, code=1)
@@ -143,6 +152,15 @@ def test_interrupting_leaves_nothing(environment, fabric, netsum, tmp_path, whic
     assert str(script) not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
 
 
+def test_run_names_jobs_after_the_script(netsum, fabric, environment, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.environ['NETSUM_JOB'])")
+    run = ("run", "-n", "1", "--plain", "--fabric", fabric, script)
+    assert re.fullmatch(r"train-\d+\n", netsum(*run).stdout)
+    environment["NETSUM_JOB"] = "mine"
+    assert netsum(*run).stdout == "mine\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
@@ -162,7 +180,8 @@ def test_wrong_use(netsum, arguments, code, said):
 
 def test_an_absent_controller_is_named(netsum, environment):
     environment["NETSUM_CONTROLLER"] = "127.0.0.1:1"
-    assert "127.0.0.1:1" in netsum("top", "--once", code=1).stderr
+    errors = netsum("top", "--once", code=1).stderr
+    assert "no controller answers at 127.0.0.1:1" in errors and "running there? `netsum fabric up" in errors
 
 
 def test_missing_daemons_are_named(netsum, environment, fabric):

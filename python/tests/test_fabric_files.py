@@ -4,7 +4,7 @@ import pytest
 
 from netsum.demo.meter import LinkMeter
 from netsum.fabric.builtin import demo_toml
-from netsum.fabric.description import Description
+from netsum.fabric.description import Description, parts
 from netsum.fabric.errors import FabricError
 from netsum.fabric.ring import ring_link_bytes, shortest_paths
 from netsum.fabric.sockets import split_address
@@ -55,6 +55,13 @@ def test_a_bad_address_is_named(bad):
         split_address(bad)
 
 
+def test_parts_are_counted_in_words(fabric, tmp_path):
+    assert parts(fabric) == "4 switches, 2 servers"
+    path = tmp_path / "small.toml"
+    path.write_text('name = "a"\ncontroller = "c:1"\n[[switch]]\nname = "s"\naddress = "127.0.0.1:1"\n')
+    assert parts(Description.read(path)) == "1 switch"
+
+
 def test_ring_over_the_demo_fabric(fabric):
     # Four ranks: each of the edges 0-1, 1-2, 2-3, 3-0 carries 1.5 B. A host link is in two edges; edges 1-2 and 3-0
     # each cross two racks' uplinks, shared by two spines.
@@ -76,7 +83,13 @@ def test_paths(fabric):
         shortest_paths(fabric, "h0", "nowhere")
 
 
-ADDRESSES = {"h0": "127.77.1.1", "h1": "127.77.1.2", "rack0": "127.77.2.1", "spine0": "127.77.2.3"}
+ADDRESSES = {
+    "h0": "127.77.1.1",
+    "h1": "127.77.1.2",
+    "rack0": "127.77.2.1",
+    "rack1": "127.77.2.2",
+    "spine0": "127.77.2.3",
+}
 
 
 def status(switch: str, port: int = 7701, **bytes_by_neighbour: int) -> dict:
@@ -104,6 +117,17 @@ def test_the_meter_believes_the_end_that_saw_more(fabric):
         meter.read(status("rack0", spine0=reading))
         meter.read(status("spine0", rack0=reading // 3))
     assert meter.link_bytes()["rack0-spine0"] == 900
+
+
+def test_the_meter_counts_what_racks_send_each_other_on_the_paths_between_them(fabric):
+    meter = LinkMeter(fabric)
+    for reading in (0, 900):
+        meter.read(status("rack0", rack1=reading, h0=reading))
+        meter.read(status("rack1", rack0=reading))
+        meter.read(status("server0", rack0=reading))  # on h0, to whose link rack0 has counted it
+    found = meter.link_bytes()
+    assert found["h0-rack0"] == 900
+    assert [found[f"rack{rack}-spine{spine}"] for rack in (0, 1) for spine in (0, 1)] == [450] * 4
 
 
 def test_the_meter_follows_counters_from_socket_to_socket(fabric):

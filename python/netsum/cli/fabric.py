@@ -52,6 +52,7 @@ def status(file: File, as_json: Json = False) -> None:
     if as_json:
         print_json(report)
     else:
+        console.print(f"fabric {report['fabric']}, controller {report['address']}", style="italic", highlight=False)
         console.print(_table(report))
         if "controller" in report and report["controller"]["jobs"]:
             console.print(_jobs(report["controller"]["jobs"]))
@@ -90,7 +91,7 @@ def _report(fabric: LocalFabric) -> dict[str, Any]:
 
 
 def _table(report: dict[str, Any]) -> Table:
-    table = Table(title=f"fabric {report['fabric']}, controller {report['address']}", title_justify="left")
+    table = Table()
     for heading in ("part", "process", "state"):
         table.add_column(heading)
     for part in report["parts"]:

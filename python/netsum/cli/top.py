@@ -13,6 +13,7 @@ from rich.text import Text
 from netsum.cli.controller import FabricOption, controller_of
 from netsum.cli.output import console, print_json, stop_on_termination
 from netsum.fabric import stragglers
+from netsum.fabric.description import counted
 from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
 from netsum.reports import JOB_OVER, ChildLateness, ControllerStatus, JobStatus, Straggler
@@ -166,7 +167,7 @@ def _jobs(status: ControllerStatus) -> list[Table]:
 
 def _job(job: JobStatus) -> Table:
     path = (
-        f"{job['protocol']}, {len(job['trees'])} trees: {', '.join(tree['root'] for tree in job['trees'])}"
+        f"{job['protocol']}, {counted(len(job['trees']), 'tree')}: {', '.join(tree['root'] for tree in job['trees'])}"
         if job["trees"]
         else "host path"
     )

@@ -53,9 +53,11 @@ def controller_and_switches(
     alive = alive_switches(status)
     for switch in status["switches"]:
         text = f"{switch['name']} at {switch['address']}"
+        role = switch["role"]
         if switch["name"] in alive:
-            checks.append(ok("switch", f"{text} is up, {switch['memory_bytes'] >> 20} MiB"))
+            checks.append(ok(role, f"{text} is up, {switch['memory_bytes'] >> 20} MiB"))
         else:
-            advice = f"start it: netsum-switch --fabric FILE --name {switch['name']}, and read its log"
-            checks.append(fail("switch", f"{text} is {switch['state']}", advice))
+            program = "netsum-switch --role server" if role == "server" else "netsum-switch"
+            advice = f"start it: {program} --fabric FILE --name {switch['name']}, and read its log"
+            checks.append(fail(role, f"{text} is {switch['state']}", advice))
     return checks, status

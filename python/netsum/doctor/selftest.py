@@ -11,11 +11,14 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from netsum.doctor.check import Check, fail, ok, warn
+from netsum.fabric.description import counted
 
 RANKS = 4
 ELEMENTS = 64 * 1024
 TIMEOUT_S = 20.0
 STATS_S = 3.0
+CLOSE_S = 5.0
+"""How long the processes have to leave the job, which is abandoned otherwise."""
 
 
 def selftest(controller: str, credentials: str | None = None) -> Check:
@@ -35,6 +38,9 @@ def selftest(controller: str, credentials: str | None = None) -> Check:
         for end in ends:
             end.send(addresses)
         answers = [_answer(end, rank) for rank, end in enumerate(ends)]
+        deadline = time.monotonic() + CLOSE_S
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
     except _SelftestError as error:
         return fail("sum through the fabric", str(error), "read the log of the controller and of the switches")
     finally:
@@ -68,7 +74,7 @@ def _judge(answers: list[dict[str, Any]]) -> Check:
     if wrong:
         return fail(name, f"{wrong} values are wrong", "report this as a bug, with the logs of the fabric")
     if stats["path"] == "trees" and stats["network_operations"]:
-        return ok(name, f"right, added in the network by {len(stats['trees'])} trees")
+        return ok(name, f"right, added in the network by {counted(len(stats['trees']), 'tree')}")
     return warn(name, f"right, but added by the hosts: {stats['reason']}", "mend what the reason names")
 
 

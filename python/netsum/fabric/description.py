@@ -90,8 +90,13 @@ class Description:
 
 def parts(description: Description) -> str:
     """A summary such as "4 switches, 2 servers"."""
-    servers = f", {len(description.servers)} servers" if description.servers else ""
-    return f"{len(description.switches)} switches{servers}"
+    counts = {"switch": len(description.switches), "server": len(description.servers)}
+    return ", ".join(counted(count, name) for name, count in counts.items() if count or name == "switch")
+
+
+def counted(count: int, name: str) -> str:
+    """ "1 switch", "4 switches"."""
+    return f"{count} {name}{'' if count == 1 else 'es' if name.endswith('ch') else 's'}"
 
 
 def _parse(data: dict[str, Any], path: Path) -> Description:
