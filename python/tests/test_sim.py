@@ -5,6 +5,7 @@ import html
 import importlib.util
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -301,7 +302,8 @@ def test_what_is_refused_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_the_command_says_where_it_was_interrupted(tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_says_where_it_was_interrupted(tmp_path: Path, command: str, number: int) -> None:
     endless = SMALL | {"duration": "20s", "jobs": [SMALL["jobs"][0] | {"steps": 1_000_000}]}
     (tmp_path / "base.toml").write_text(toml.dumps(endless))
     (tmp_path / "sweep.toml").write_text('base = "base.toml"\n[grid]\nseed = [1, 2, 3]\n')
@@ -312,11 +314,13 @@ def test_the_command_says_where_it_was_interrupted(tmp_path: Path, command: str)
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
     wait_until(lambda: (tmp_path / out / "links.csv").exists())
-    started.send_signal(signal.SIGTERM)
+    # Ctrl-C in a terminal reaches the whole group.
+    started.send_signal(number) if number == signal.SIGTERM else os.killpg(started.pid, number)
     said = started.communicate(timeout=300)[1]
-    assert started.returncode == 128 + signal.SIGTERM
+    assert started.returncode == 128 + number
     expected = {"run": "the tables in out end there", "sweep": "interrupted: 0 of 3 are done; the same command goes on"}
     assert expected[command] in said
     assert sim.Result(tmp_path / out, complete=False).rows("links")

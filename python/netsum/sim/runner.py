@@ -89,7 +89,9 @@ def start(
         command += ["--format", format] if format else []
         command += ["--threads", str(threads)] if threads is not None else []
         command += ["--pcapng", str(pcapng)] if pcapng is not None else []
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        # In a group of its own: a terminal's Ctrl-C reaches this process alone, which ends the simulator and reads its
+        # last message.
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, process_group=0)
         try:
             if started:
                 started(process)
@@ -140,13 +142,18 @@ def _without_place(trouble: str, path: Path, given: str | None) -> str:
 
 
 def _end(process: subprocess.Popen[str]) -> str:
-    """End a running simulator, if possible with complete tables; returns its last message."""
+    """End a running simulator, if possible with complete tables; returns its last message. A second interruption kills
+    it.
+    """
     if process.poll() is None:
         process.terminate()
     timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()
     try:
         return _follow(process)
+    except KeyboardInterrupt:
+        process.kill()
+        raise
     finally:
         process.wait()
         timer.cancel()

@@ -1,5 +1,6 @@
 """Runs many configurations, on the cores of this machine or on a Ray cluster. Completed runs are skipped."""
 
+import contextlib
 import copy
 import hashlib
 import itertools
@@ -193,14 +194,16 @@ class _AtWork:
             process.terminate()
 
     def end(self) -> None:
-        """End all, with complete tables if possible within PATIENCE_S."""
+        """End all, with complete tables if possible within PATIENCE_S, and at once if interrupted."""
         self._ending = True
         for process in self._processes:
             process.terminate()
-        for process in self._processes:
-            try:
-                process.wait(runner.PATIENCE_S)
-            except subprocess.TimeoutExpired:
+        try:
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(runner.PATIENCE_S)
+        finally:
+            for process in self._processes:
                 process.kill()
 
 
