@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from netsum import private
+from netsum import _core, private
 from netsum.fabric.processes import die_with_parent
 
 STOP_S = 5.0
@@ -30,7 +30,7 @@ class Workers:
         log: Path | None = None,
         plain: bool = False,
     ) -> None:
-        torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+        torchrun = ["netsum.torchrun", "--standalone", "--nproc-per-node"]
         launcher = ["netsum.launcher"] if plain else torchrun
         command = [sys.executable, "-m", *launcher, str(count), *script]
         # As many threads as cores per worker would make the workers compete for cores.
@@ -65,3 +65,11 @@ class Workers:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        _remove_sockets()
+
+
+def _remove_sockets() -> None:
+    """Those at which processes answered `netsum why` that are gone: a killed process leaves its own."""
+    for socket in Path(_core.socket_folder()).glob("*.sock"):
+        if socket.stem.isdigit() and not Path("/proc", socket.stem).exists():
+            socket.unlink(missing_ok=True)

@@ -89,6 +89,20 @@ def test_the_reference_uses_daemons_as_they_are(program):
     assert [word for word in words if word.startswith("--") and word not in usage] == []
 
 
+def test_an_interruption_while_the_command_loads_shows_no_traceback():
+    code = (
+        "import sys\n"
+        "class Interrupts:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'netsum.cli.app': raise KeyboardInterrupt\n"
+        "from netsum.cli import main\n"
+        "sys.meta_path.insert(0, Interrupts())\n"
+        "main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
 def test_up_status_doctor_down(netsum, fabric):
     assert "4 switches, 2 servers" in netsum("fabric", "up", fabric).stdout
     assert "runs already" in netsum("fabric", "up", fabric, code=1).stderr
@@ -143,11 +157,14 @@ def test_interrupting_leaves_nothing(environment, fabric, netsum, tmp_path, whic
     script = tmp_path / "sleep.py"
     script.write_text("import time; print('begun', flush=True); time.sleep(1e6)")
     arguments = ("run", "-n", "1", "--fabric", fabric, script)
-    process = subprocess.Popen(command(*arguments), env=environment, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command(*arguments), env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     assert process.stdout.readline() == "begun\n"
     process.send_signal(which)
-    process.communicate(timeout=BOUND_S)
+    _, said = process.communicate(timeout=BOUND_S)
     assert process.returncode == 130
+    assert said.endswith("stopped; nothing is left running\n") and "Traceback" not in said
     assert "was not running" in netsum("fabric", "down", fabric).stdout
     assert str(script) not in subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
 

@@ -1,8 +1,11 @@
 """`python -m netsum.launcher`, used by `netsum run --plain`: ranks get their numbers, meet, and fail together."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from netsum.launch import Workers
 
 SCRIPT = r"""
 import array, os, sys, time
@@ -44,3 +47,16 @@ def test_the_first_that_fails_ends_the_others(tmp_path):
     assert "netsum: rank 1 ended with exit code 7; the others are ended" in ended.stderr
     killed = launch(tmp_path, "import os\nos.environ['RANK'] == '0' and os.kill(os.getpid(), 9)", 2)
     assert killed.returncode == 137 and "rank 0 ended with signal SIGKILL" in killed.stderr
+
+
+def test_the_end_of_workers_removes_sockets_of_processes_that_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = tmp_path / "netsum"
+    folder.mkdir()
+    gone, alive = folder / f"{2**31}.sock", folder / f"{os.getpid()}.sock"
+    gone.touch()
+    alive.touch()
+    workers = Workers(["-c", "pass"], 1, {}, plain=True)
+    assert workers.wait() == 0
+    workers.stop()
+    assert not gone.exists() and alive.exists()

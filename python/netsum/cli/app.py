@@ -2,8 +2,10 @@
 
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import typer
+import typer.core
 from rich.text import Text
 
 from netsum._core import CredentialsError
@@ -46,8 +48,27 @@ from netsum.report.files import ReportError
 from netsum.sim.errors import SimError
 from netsum.tools.errors import ToolError
 
+
+class Interrupted(Exception):
+    """Ctrl-C, or a signal that `stop_on_termination` takes for it."""
+
+
+class _Root(typer.core.TyperGroup):
+    """Typer makes an exit code of a KeyboardInterrupt, without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as interrupt:
+            raise Interrupted from interrupt
+
+
 app = typer.Typer(
-    help="Gradient sums computed inside the network.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+    cls=_Root,
+    help="Gradient sums computed inside the network.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 app.command("demo")(demo.demo)
 fabric_drawing.register(fabric.app)
@@ -105,7 +126,7 @@ def _guarded(command: Callable[..., int | None]) -> int:
         return 1
     except typer.Exit as ended:
         return ended.exit_code
-    except (typer.Abort, KeyboardInterrupt):
+    except (Interrupted, typer.Abort, KeyboardInterrupt):
         errors.print("stopped; nothing is left running")
         return 130
     except Exception as error:

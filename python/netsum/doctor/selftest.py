@@ -6,6 +6,7 @@ Also the smallest example of `netsum.Group`: create it, exchange addresses by an
 import array
 import json
 import multiprocessing
+import signal
 import time
 from multiprocessing.connection import Connection
 from typing import Any
@@ -31,8 +32,13 @@ def selftest(controller: str, credentials: str | None = None) -> Check:
         for rank in range(RANKS)
     ]
     try:
-        for worker in workers:
-            worker.start()
+        # A terminal's Ctrl-C reaches them, too: they leave it to this process, which ends them.
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            for worker in workers:
+                worker.start()
+        finally:
+            signal.signal(signal.SIGINT, handler)
         ends = [mine for mine, _ in pipes]
         addresses = [_answer(end, rank) for rank, end in enumerate(ends)]
         for end in ends:
