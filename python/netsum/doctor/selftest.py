@@ -51,8 +51,10 @@ def selftest(controller: str, credentials: str | None = None) -> Check:
         return fail("sum through the fabric", str(error), "read the log of the controller and of the switches")
     finally:
         for worker in workers:
-            worker.terminate()
-            worker.join()
+            # An interruption may come before all have begun.
+            if worker.pid is not None:
+                worker.terminate()
+                worker.join()
     return _judge(answers)
 
 
