@@ -23,7 +23,7 @@ from netsum import _core
 from netsum.communicator import connect
 from netsum.fabric.local import LocalFabric
 from netsum.fabric.ring import ring_link_bytes
-from netsum.report import compare, files, page, recording
+from netsum.report import compare, files, page, recording, words
 from netsum.report.files import ReportError, read
 from netsum.report.model import Model
 from netsum.report.network import Net, placements, plan_trees, ring_seconds, tree_loads
@@ -521,6 +521,13 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The command with these arguments, on a wide terminal."""
     words = [sys.executable, "-c", "from netsum.cli.app import main; main()", "report", *map(str, arguments)]
     return subprocess.run(words, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, timeout=BOUND_S)
+
+
+def test_steps_that_were_not_all_looked_at_are_counted() -> None:
+    summary = {"size": 2, "path": "host", "trees": 0, "steps": {"count": 58, "looked_at": 58}}
+    assert words.lead(summary) == "2 ranks, sums by hosts. 58 steps."
+    summary["steps"] = {"count": 5000, "looked_at": 64}
+    assert words.lead(summary) == "2 ranks, sums by hosts. 5,000 steps, 64 of them looked at on all ranks."
 
 
 def test_the_command_prints_writes_and_compares(folder: Path, tmp_path: Path) -> None:

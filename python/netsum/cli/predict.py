@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 from netsum.cli.output import console, print_json
+from netsum.fabric.description import counted
 from netsum.sim import toml
 from netsum.sim.predict import predict as replay
 
@@ -56,12 +57,15 @@ def predict(
     if as_json:
         print_json([asdict(each) for each in found])
         return
-    table = Table("scheme", "step, ms", "of it computing, ms", "recorded, ms")
+    figures = (Column(name, justify="right") for name in ("step, ms", "of it computing, ms", "recorded, ms"))
+    table = Table("scheme", *figures)
     for each in found:
         times = (each.predicted_s, each.computing_s, each.recorded_s)
         table.add_row(each.scheme, *(f"{seconds * 1e3:,.3f}" for seconds in times))
     console.print(table)
     first = found[0]
     console.print(
-        f"{first.ranks} ranks, {first.steps} steps of {first.operations} operations replayed", highlight=False
+        f"{counted(first.ranks, 'rank')}, {counted(first.steps, 'step')} of {counted(first.operations, 'operation')} "
+        "replayed",
+        highlight=False,
     )

@@ -52,7 +52,8 @@ def _steps(job: Job, found: Rhythm | None) -> dict[str, Any] | None:
         return None
     communicating, exposed = found.communicating(), found.exposed()
     return {
-        "count": sum(row.count for row in job.first.steps),
+        # Rows are written as steps are recognised while they pass, those looked at are found afterwards.
+        "count": max(sum(row.count for row in job.first.steps), len(found.steps)),
         "looked_at": len(found.steps),
         "seconds": found.seconds,
         "communicating_s": communicating,

@@ -15,7 +15,9 @@ def lead(summary: dict[str, Any]) -> str:
         text += f" on {trees} tree{'s' if trees != 1 else ''}, protocol {summary['protocol']}"
     steps = summary["steps"]
     if steps:
-        text += f". {steps['count']:,} steps were seen, {steps['looked_at']} looked at on all ranks"
+        text += f". {steps['count']:,} steps"
+        if steps["looked_at"] < steps["count"]:
+            text += f", {steps['looked_at']} of them looked at on all ranks"
     return f"{text}."
 
 
