@@ -92,4 +92,5 @@ def main(name: str) -> None:
     result = make(name, arguments.scale, arguments.out, lambda text: console.print(f"  {text}", highlight=False))
     for claim in result["claims"]:
         sign = "holds" if claim["holds"] else "DIFFERS"
-        console.print(f"{sign}: {claim['claim']}: paper {claim['paper']}, ours {claim['ours']}", highlight=False)
+        words = f"{sign}: {claim['claim']}: paper {claim['paper']}, ours {claim['ours']}"
+        console.print(words, highlight=False, soft_wrap=True)
