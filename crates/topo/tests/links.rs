@@ -197,6 +197,22 @@ fn bad_input_is_refused_with_reason_and_position() {
 }
 
 #[test]
+fn arrays_of_toml_may_be_inline() {
+    let gpus = r#"
+        name = "x"
+        gpu = [{ name = "a" }, { name = "b" }]
+        link = [{ ends = ["a", "b"], rate = "8Gbit/s" }]"#;
+    assert_eq!(read(gpus).gpus().len(), 2);
+    let fabric = r#"
+        name = "x"
+        controller = "10.0.0.4:7700"
+        host = [{ name = "a", address = "10.0.0.1" }, { name = "b", address = "10.0.0.2" }]
+        switch = [{ name = "s", address = "10.0.0.3:7701", memory = "1MiB" }]
+        link = [{ ends = ["a", "s"], rate = "8Gbit/s" }, { ends = ["b", "s"], rate = "8Gbit/s" }]"#;
+    assert_eq!(read(fabric).gpus().len(), 2);
+}
+
+#[test]
 fn connectivity_depends_on_the_selected_kinds() {
     let graph = a100(2, Rate(300), Rate(25)).unwrap();
     let nvlink = graph.only(&[LinkKind::Nvlink]).unwrap_err().to_string();

@@ -105,10 +105,18 @@ fn guess(text: &str) -> Option<Format> {
     if text.lines().take(20).any(header) {
         return Some(Format::NvidiaSmi);
     }
-    if text.contains("[[host]]") {
+    // TOML: an array of tables, or an inline one.
+    let array = |name: &str| {
+        let inline = |line: &str| {
+            let rest = line.trim_start().strip_prefix(name);
+            rest.is_some_and(|rest| rest.trim_start().starts_with('='))
+        };
+        text.contains(&format!("[[{name}]]")) || text.lines().any(inline)
+    };
+    if array("host") {
         return Some(Format::Fabric);
     }
-    text.contains("[[gpu]]").then_some(Format::Toml)
+    array("gpu").then_some(Format::Toml)
 }
 
 /// A text, and its name in errors.
