@@ -1,7 +1,5 @@
 """A job of atp and TCP flows on the link into its server: `make fig FIG=atp_tcp`."""
 
-import json
-import subprocess
 import sys
 import threading
 import time
@@ -20,20 +18,6 @@ FLOWS, FLOW_S = 3, 12
 SETTLE_S = 3
 
 
-def flow(network: Network, source: str, sink: str) -> list:
-    """The time line of one TCP flow."""
-    from test_sharing import TCP_SINK, TCP_SOURCE
-
-    receiver = subprocess.Popen([*network.inside(sink), sys.executable, "-c", TCP_SINK], stdout=subprocess.PIPE)
-    time.sleep(0.5)
-    try:
-        words = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(FLOW_S), "cubic"]
-        subprocess.check_call([*network.inside(source), *words])
-        return json.loads(receiver.communicate(timeout=30)[0])
-    finally:
-        receiver.kill()
-
-
 def share(line: list, begin: float, end: float) -> float:
     inside = [(at, count) for at, count in line if begin <= at <= end]
     (first, low), (last, high) = inside[0], inside[-1]
@@ -42,6 +26,8 @@ def share(line: list, begin: float, end: float) -> float:
 
 def shares(mark_bytes: int | None) -> list[tuple[float, float]]:
     """Shares of the link of the job and of each TCP flow, in their order."""
+    from test_sharing import flow
+
     flows: list[list] = []
     with Network(1, 6, 1, RATE_BPS, queue_bytes=QUEUE_BYTES, mark_bytes=mark_bytes) as network:
         server, source = network.hosts[4], network.hosts[5]
@@ -50,7 +36,7 @@ def shares(mark_bytes: int | None) -> list[tuple[float, float]]:
 
             def beside() -> None:
                 time.sleep(8)
-                flows.extend(flow(network, source, server) for _ in range(FLOWS))
+                flows.extend(flow(network, source, server, "cubic", FLOW_S) for _ in range(FLOWS))
 
             thread = threading.Thread(target=beside)
             thread.start()

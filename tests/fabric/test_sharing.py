@@ -71,13 +71,13 @@ def test_two_jobs_share_the_uplinks_equally():
     assert abs(rates[0] - rates[1]) <= 0.1 * max(rates), rates
 
 
-def flow(network: Network, source: str, sink: str, control: str) -> list:
-    """The time line of one TCP flow of `SECONDS`."""
+def flow(network: Network, source: str, sink: str, control: str, seconds: float = SECONDS) -> list:
+    """The time line of one TCP flow."""
     receiver = [sys.executable, "-c", TCP_SINK]
     receiver = subprocess.Popen([*network.inside(sink), *receiver], stdout=subprocess.PIPE)
     try:
         assert receiver.stdout.readline() == b"ready\n"
-        sender = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(SECONDS), control]
+        sender = [sys.executable, "-c", TCP_SOURCE, network.address[sink], str(seconds), control]
         subprocess.check_call([*network.inside(source), *sender])
         return json.loads(receiver.communicate(timeout=GUARD_S)[0])
     finally:
