@@ -1,7 +1,10 @@
 """`netsum top`: rates from counters, and names that look like markup."""
 
+import pytest
+import typer
 from rich.console import Console
 
+from netsum.cli import top
 from netsum.cli.top import _screen, link_rates
 from netsum.reports import ControllerStatus, JobStatus, LinkStatus
 
@@ -49,3 +52,17 @@ def test_names_that_look_like_markup_are_shown_as_they_are():
     said = console.export_text()
     for name in ("'[/bold]'", "[red]", "[h0]", "[/x] - y", "[/f]"):
         assert name in said, said
+
+
+def test_ctrl_c_is_the_usual_end(monkeypatch, capsys):
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(top, "controller_of", lambda _: ("127.0.0.1:1", None))
+    monkeypatch.setattr(top, "controller_status", lambda *_, **__: _status())
+    monkeypatch.setattr(top, "stop_on_termination", lambda: None)
+    monkeypatch.setattr(top, "PERIOD_S", 0.0)
+    monkeypatch.setattr(top, "_watch", interrupted)
+    with pytest.raises(typer.Exit) as ended:
+        top.top()
+    assert ended.value.exit_code == 130 and capsys.readouterr() == ("", "")

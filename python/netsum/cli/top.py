@@ -18,6 +18,8 @@ from netsum.fabric.errors import FabricError
 from netsum.fabric.local import controller_status
 from netsum.reports import JOB_OVER, ChildLateness, ControllerStatus, JobStatus, Straggler
 
+INTERRUPTED = 130
+"""Exit code."""
 PERIOD_S = 1.0
 """Switches and workers report once a second."""
 
@@ -41,7 +43,11 @@ def top(
     elif once:
         console.print(_screen(before, now, PERIOD_S))
     else:
-        _watch(address, credentials, now)
+        try:
+            _watch(address, credentials, now)
+        except KeyboardInterrupt:
+            # Without a word: nothing has ended but the picture.
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def link_rates(before: ControllerStatus, now: ControllerStatus, seconds: float) -> list[dict[str, Any]]:
