@@ -1,11 +1,14 @@
 """Parts of the demo that need no training: pauses, charts, the picture of the fabric."""
 
+import time
 from importlib import resources
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
 
+from netsum.demo.faults import FaultScript, Kill
 from netsum.demo.result import complaints
 from netsum.demo.runner import Record
 from netsum.demo.show import tables
@@ -25,6 +28,18 @@ def test_a_pause_is_the_longest_gap_after_a_kill():
     assert found.pause_after(0.25) == pytest.approx(3.9)
     assert found.pause_after(0.25, within_s=2.0) == pytest.approx(1.4)
     assert found.pause_after(5.95) == pytest.approx(0.0)
+
+
+def test_a_kill_is_dated_before_what_follows_from_it():
+    class Daemon:
+        def kill(self) -> None:
+            self.gone_at = time.time()
+
+    daemon = Daemon()
+    fabric = SimpleNamespace(daemon=lambda _: daemon)
+    script = FaultScript(fabric, [Kill("spine1", 0.2)])
+    at, words = script.advance(0.3, {"switches": []})
+    assert at == script.kills[0].at_unix_s <= daemon.gone_at and "spine1 killed" in words
 
 
 def test_throughput_counts_the_time_between_steps():

@@ -27,8 +27,8 @@ class FaultScript:
         self._fabric = fabric
         self.kills = kills
 
-    def advance(self, progress: float, status: ControllerStatus) -> str | None:
-        """Execute the kill or restart that is due; returns a line describing it, or None. Never blocks."""
+    def advance(self, progress: float, status: ControllerStatus) -> tuple[float, str] | None:
+        """Execute the kill or restart that is due; returns its time and a line describing it, or None. Never blocks."""
         for kill in self.kills:
             if kill.at_unix_s is None:
                 return self._kill(kill) if progress >= kill.progress else None
@@ -42,15 +42,16 @@ class FaultScript:
         """Kills that did not happen because the training ended before."""
         return [kill for kill in self.kills if kill.at_unix_s is None]
 
-    def _kill(self, kill: Kill) -> str:
-        self._fabric.daemon(kill.switch).kill()
+    def _kill(self, kill: Kill) -> tuple[float, str]:
+        # Before it: `kill` waits until the process is gone, and ranks may have another plan by then.
         kill.at_unix_s = time.time()
-        return f"{kill.switch} killed (SIGKILL)"
+        self._fabric.daemon(kill.switch).kill()
+        return kill.at_unix_s, f"{kill.switch} killed (SIGKILL)"
 
-    def _restart(self, kill: Kill) -> str:
+    def _restart(self, kill: Kill) -> tuple[float, str]:
         self._fabric.daemon(kill.switch).start(tied=True)
         kill.restarted = True
-        return f"{kill.switch} started again"
+        return time.time(), f"{kill.switch} started again"
 
 
 def demo_kills() -> list[Kill]:

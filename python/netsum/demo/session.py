@@ -127,8 +127,8 @@ def _train_on_fabric(
         viewer.links(meter.link_bytes())
         done = script.advance(progress, status)
         if done:
-            fault_events.append((time.time(), done))
-            viewer.on_fault(done)
+            fault_events.append(done)
+            viewer.on_fault(done[1])
 
     # Ranks are placed by the rule of the core, whatever host the environment may name for another fabric.
     environment = {**fabric.environment(), "NETSUM_HOST": "", "NETSUM_PROTOCOL": protocol, "NETSUM_JOB": "demo"}

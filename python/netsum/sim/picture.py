@@ -68,7 +68,7 @@ def _name(node: str, x: float, y: float, below: bool) -> str:
 def _scale(y: float) -> list[str]:
     """The colour scale."""
     width = 8
-    left = WIDTH - width * _SCALE_STEPS - 40
+    left = WIDTH - width * _SCALE_STEPS - 50
     steps = [
         f'<rect x="{left + width * i}" y="{y}" width="{width}" height="10" fill="{colour(i / (_SCALE_STEPS - 1))}"/>'
         for i in range(_SCALE_STEPS)
