@@ -186,6 +186,7 @@ def test_run_names_jobs_after_the_script(netsum, fabric, environment, tmp_path):
         (("top", "--json", "--fabric", "x"), 1, "--json needs --once"),
         (("demo", "--epochs", "1"), 2, "epochs"),
         (("sim", "run", "none.toml"), 1, "cannot read none.toml"),
+        (("plan", "show", "none.json"), 1, "error: none.json: cannot be read: No such file or directory\n"),
         (("nonsense",), 2, "No such command"),
     ],
 )

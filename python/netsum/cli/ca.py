@@ -170,7 +170,7 @@ def _copy_list(list_file: Path, folder: Path) -> None:
         shutil.copyfile(list_file, new)
         new.replace(folder / "ca.crl")
     except OSError as error:
-        raise _core.CredentialsError(f"{folder}: it cannot get the list: {error}") from error
+        raise _core.CredentialsError(f"{folder}: it cannot get the list: {error.strerror}") from error
 
 
 def daemon_roles(description: Description) -> list[str]:

@@ -165,7 +165,7 @@ def replan(
         ranks = [old["vertices"][vertex] for vertex in old["gpus"]]
         old["collective"]["kind"], old["rate_bps"]
     except OSError as error:
-        raise PlanError(f"{plan}: cannot be read: {error}") from error
+        raise PlanError(f"{plan}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack`") from error
     rates = {}
@@ -331,7 +331,7 @@ def _text(plan: Path) -> str:
     try:
         return plan.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise PlanError(f"{plan}: cannot be read: {error}") from error
+        raise PlanError(f"{plan}: cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def _print_front(found: dict[str, Any], as_json: bool) -> None:
@@ -384,7 +384,7 @@ def _write(out: Path, plan: dict[str, Any], graph: dict[str, Any]) -> None:
     except PictureError as error:
         raise PlanError(f"{out}: {error}") from None
     except OSError as error:
-        raise PlanError(f"{out}: cannot be written: {error}") from error
+        raise PlanError(f"{out}: cannot be written: {error.strerror}") from error
     if note:
         errors.print(note, highlight=False, soft_wrap=True)
 

@@ -100,7 +100,7 @@ def check_file(
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise OcsError(f"cannot read the plan {file}: {error}") from None
+        raise OcsError(f"cannot read the plan {file}: {getattr(error, 'strerror', error)}") from None
     report = check(text)
     if as_json:
         print_json(report)

@@ -176,4 +176,4 @@ def _write(out: Path | None, plan: dict[str, Any]) -> None:
     try:
         out.write_text(json.dumps(plan))
     except OSError as error:
-        raise PlanError(f"{out}: cannot be written: {error}") from error
+        raise PlanError(f"{out}: cannot be written: {error.strerror}") from error

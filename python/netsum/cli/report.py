@@ -68,5 +68,5 @@ def _write(out: Path | None, render: Callable[[], str]) -> None:
     try:
         private.write_text(out, render())
     except OSError as error:
-        raise ReportError(f"{out}: cannot be written: {error}") from error
+        raise ReportError(f"{out}: cannot be written: {error.strerror}") from error
     errors.print(f"report: {out}", highlight=False, markup=False, soft_wrap=True)

@@ -92,7 +92,7 @@ def _planned(plan: Path, topology: str | None, count: int | None) -> Iterator[tu
     try:
         ranks = len(json.loads(plan.read_text())["gpus"])
     except OSError as error:
-        raise PlanError(f"{plan}: cannot be read: {error}") from error
+        raise PlanError(f"{plan}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise PlanError(f"{plan}: is no tree plan; write one by `netsum plan pack … --out {plan}`") from error
     if count not in (None, ranks):

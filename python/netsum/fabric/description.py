@@ -75,7 +75,7 @@ class Description:
                 f"{path}: no such file; docs/operations.md says how to write one; `netsum demo` needs none"
             ) from None
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FabricError(f"{path}: cannot be read as TOML: {error}") from error
+            raise FabricError(f"{path}: cannot be read as TOML: {getattr(error, 'strerror', error)}") from error
         return _parse(data, path)
 
     @property

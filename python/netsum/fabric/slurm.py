@@ -92,7 +92,7 @@ def _lines(file: Path) -> list[tuple[int, dict[str, str]]]:
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise FabricError(f"{file}: cannot be read: {error}") from error
+        raise FabricError(f"{file}: cannot be read: {getattr(error, 'strerror', error)}") from error
     found: list[tuple[int, dict[str, str]]] = []
     begun = ""
     for number, line in enumerate(text.splitlines(), 1):

@@ -62,4 +62,4 @@ def put_in_place(plan: dict[str, Any], file: Path) -> None:
         beside.write_text(json.dumps(plan, indent=1))
         os.replace(beside, file)
     except OSError as error:
-        raise PlanError(f"{file}: cannot be written: {error}") from error
+        raise PlanError(f"{file}: cannot be written: {error.strerror}") from error

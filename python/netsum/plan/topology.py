@@ -35,7 +35,7 @@ def topology(selection: Selection) -> dict[str, Any]:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise PlanError(f"{path}: cannot be read: {error}") from error
+            raise PlanError(f"{path}: cannot be read: {getattr(error, 'strerror', error)}") from error
     with refusals():
         found: dict[str, Any] = json.loads(
             _core.topology(text, file, selection.format, selection.gpus, selection.kinds)
