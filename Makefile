@@ -33,7 +33,11 @@ FUZZ_SECONDS ?= 20
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s", $$1; column = 23; count = split($$2, words, " "); \
+		for (i = 1; i <= count; i++) { \
+			if (column + 1 + length(words[i]) > 80) { printf "\n%23s", ""; column = 23 } \
+			printf " %s", words[i]; column += 1 + length(words[i]) } \
+		print "" }' Makefile
 
 setup: $(STAMPS)/tools $(STAMPS)/torch ## a virtual environment in .venv with all that the other targets need
 
