@@ -198,7 +198,9 @@ def main() -> None:
     try:
         from weasyprint import HTML
     except (ImportError, OSError) as error:
-        console.print(f"no PDF: {error}; make setup-docs installs weasyprint, which needs pango", highlight=False)
+        console.print(
+            f"no PDF: {error}; make setup-docs installs weasyprint, which needs pango", highlight=False, soft_wrap=True
+        )
         return
     HTML(string=text).write_pdf(arguments.out / "paper.pdf")
     console.print(f"{arguments.out}/paper.pdf", highlight=False)
@@ -217,7 +219,8 @@ def _counts(rows: list[Row]) -> str:
 
 
 def _table(rows: list[Row]) -> Table:
-    table = Table("paper", "where", Column("claim", no_wrap=True, overflow="ellipsis"), Column("verdict", no_wrap=True))
+    claim = Column("claim", no_wrap=True, overflow="ellipsis", ratio=1)
+    table = Table(Column("paper", no_wrap=True), Column("where", no_wrap=True), claim, "verdict", expand=True)
     for row in rows:
         table.add_row(row.entry.paper, row.entry.where, row.entry.text, row.verdict)
     return table
