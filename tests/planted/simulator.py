@@ -1,4 +1,4 @@
-"""Inserts bugs in crates/proto, one at a time, and reports which of them the simulator's tests detect.
+"""Inserts bugs in crates/proto and in skips, one at a time, and reports which of them the simulator's tests detect.
 
     python tests/planted/simulator.py [--only NAME ...]
 
@@ -104,6 +104,11 @@ MUTANTS = {
         f"{PANAMA}/worker.rs",
         "end.saturating_sub(tree.flight.next() + 2)",
         "(end + 400).saturating_sub(tree.flight.next())",
+    ),
+    "a skip forgets that operations of a schedule went on": (
+        "crates/sim/src/job/player.rs",
+        "self.next += operations;\n        for nodes",
+        "for nodes",
     ),
     "a shard of a sum goes to another rank": (
         "crates/proto/src/pattern.rs",

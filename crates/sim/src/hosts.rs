@@ -48,7 +48,7 @@ pub(crate) fn pending(view: View, key: u64) -> Pending {
         FAULT | FLOW_START | JOB_START | SLOT => Pending::Beyond,
         // Deadlines are part of the state; these are earlier, and without effect before the deadline.
         RTO | WORKER | NODE => Pending::Follows,
-        BUCKET if view == View::Round => Pending::Beyond,
+        BUCKET | RANK if view == View::Round => Pending::Beyond,
         _ => Pending::Part,
     }
 }
@@ -123,8 +123,13 @@ impl Hosts {
         self.upcoming.is_none() && busy == 0
     }
 
-    /// Visits the state of the hosts.
-    pub(crate) fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[JobProgress]) {
+    /// Visits the state of the hosts; `base` as in [`Packet::visit`](crate::packet::Packet::visit).
+    pub(crate) fn visit(
+        &mut self,
+        v: &mut impl Visitor,
+        view: View,
+        (progress, base): (&[JobProgress], &[u32]),
+    ) {
         let Hosts {
             transport,
             jobs,
@@ -147,7 +152,7 @@ impl Hosts {
         v.both(started.len() as u32, 0);
         v.same(*stop_at_ps);
         transport.visit(v);
-        jobs.visit(v, view, progress);
+        jobs.visit(v, view, (progress, base));
     }
 
     fn announce_next(&mut self, net: &mut Region) {

@@ -20,6 +20,16 @@ pub(crate) enum View {
     Round,
 }
 
+impl View {
+    /// Visits a time of a job: within a step it stays, and between steps it moves.
+    pub(crate) fn time(self, v: &mut impl Visitor, at_ps: &mut u64) {
+        match self {
+            View::Step => v.time(at_ps),
+            View::Round => v.same(*at_ps),
+        }
+    }
+}
+
 /// The part that a timer has in a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pending {

@@ -9,7 +9,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use host::HostReducer;
 pub use models::{MODELS, Model};
-use netsum_proto::visit::Visitor as MachineVisitor;
 pub(crate) use player::RANK;
 pub use player::{Local as LocalLinks, Work};
 use player::{Player, Wire};
@@ -217,8 +216,8 @@ pub(crate) struct Jobs {
     pub steps: Vec<StepRecord>,
     pub finished: Vec<JobRecord>,
     pub active: u32,
-    /// The view in which a state may repeat an earlier one now: a job between hosts has begun to reduce (`Step`), or
-    /// its first worker has begun another step of an operation (`Round`).
+    /// The view in which a state may repeat an earlier one now: a job has begun to reduce, or the first rank of a
+    /// schedule another run of it (`Step`); or its first worker has begun another step of an operation (`Round`).
     pub moment: Option<View>,
     /// The same records as in `steps`, for those who look for repetitions; `None` if nobody does.
     pub noted: Option<Vec<StepRecord>>,
@@ -228,8 +227,6 @@ pub(crate) struct Jobs {
     pub ended_leases: Vec<u32>,
     /// Operations of groups: protocol, worker, operation.
     pub submissions: VecDeque<(Kind, u32, Operation)>,
-    /// Schedules that are not complete.
-    pub schedules: u32,
 }
 
 impl Jobs {
@@ -260,7 +257,6 @@ impl Jobs {
                 let held = (0..).zip(leases).filter_map(|(group, lease)| Some((group, lease?)));
                 let held = held.map(|(group, lease)| (lease.number, (number, group, lease)));
                 self.leases.extend(held);
-                self.schedules += 1;
                 let way = (algorithm, ecn);
                 let player = Player::new(work.clone(), way, number, &spec.placement, workers);
                 Reducer::Schedule(Box::new(player), kind)
@@ -303,6 +299,11 @@ impl Jobs {
         self.leases.iter().filter(move |(_, lease)| lease.0 == job).map(|(&number, _)| number)
     }
 
+    /// Whether groups of schedules have leases.
+    pub(crate) fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
     /// Where a job's schedule waits for what never comes.
     pub(crate) fn stuck(&self, number: u32) -> Option<String> {
         match &self.jobs.get(number as usize)?.as_ref()?.reducer {
@@ -341,17 +342,22 @@ impl Jobs {
                 (View::Round, Reducer::Hosts(reducer)) => {
                     (reducer.rounds_left().saturating_sub(1), by.round)
                 }
-                // Its workers know how far their operation goes.
-                (View::Round, Reducer::Network { .. }) => (u32::MAX, 0),
-                (View::Round, Reducer::Schedule(..)) => (0, 1),
+                // Its workers know how far their operation goes. A schedule is where it was.
+                (View::Round, Reducer::Network { .. } | Reducer::Schedule(..)) => (u32::MAX, 0),
             };
             left.checked_div(each).map_or(u64::MAX, u64::from)
         };
         self.jobs.iter().zip(by).map(of).min().unwrap_or(0)
     }
 
-    /// Visits the state; `progress` is what `progress` returns.
-    pub(crate) fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
+    /// Visits the state; `progress` is what `progress` returns, `base` as in
+    /// [`Packet::visit`](crate::packet::Packet::visit).
+    pub(crate) fn visit(
+        &mut self,
+        v: &mut impl Visitor,
+        view: View,
+        (progress, base): (&[Progress], &[u32]),
+    ) {
         let Jobs {
             jobs,
             // Faults change it.
@@ -362,41 +368,39 @@ impl Jobs {
             active,
             moment: _,
             noted: _,
-            // Of schedules, beside which nothing is skipped.
+            // Beside leases nothing is skipped.
             leases: _,
-            ended_leases: _,
-            submissions: _,
-            schedules: _,
+            ended_leases,
+            submissions,
         } = self;
         v.both(jobs.len() as u32, *active);
+        v.both(ended_leases.len() as u32, submissions.len() as u32);
         for (job, progress) in jobs.iter_mut().zip(progress) {
             v.same(job.is_some().into());
             let Some(Job { spec, reducer, ranks, open_steps, first_step, finished }) = job else {
                 continue;
             };
-            // Within a step of a job its times stay, and between steps they move.
-            let time = |v: &mut _, at_ps: &mut u64| match view {
-                View::Step => Visitor::time(v, at_ps),
-                View::Round => MachineVisitor::same(v, *at_ps),
-            };
             v.both(*first_step - progress.step, *finished);
             v.both(ranks.len() as u32, open_steps.len() as u32);
             for RankState { step, began_ps, slowness, submitted, reduced } in ranks {
                 v.same((*step - *first_step).into());
-                time(v, began_ps);
+                view.time(v, began_ps);
                 v.same(slowness.to_bits());
                 v.both(*submitted, *reduced);
             }
             for OpenStep { start_ps, reduce_start_ps, ended } in open_steps {
-                time(v, start_ps);
-                time(v, reduce_start_ps);
+                view.time(v, start_ps);
+                view.time(v, reduce_start_ps);
                 v.same((*ended).into());
             }
             let first_id = u64::from(*first_step) * spec.buckets.len() as u64;
             match reducer {
                 Reducer::Hosts(reducer) => reducer.visit(v, first_id, progress.round),
                 Reducer::Network { kind, first_worker } => v.both(*kind as u32, *first_worker),
-                Reducer::Schedule(..) => unreachable!("runs of schedules are not compared"),
+                Reducer::Schedule(player, kind) => {
+                    v.same(kind.map_or(u64::MAX, |kind| kind as u64));
+                    player.visit(v, (view, *first_step), base);
+                }
             }
         }
     }
@@ -415,8 +419,12 @@ impl Jobs {
             let buckets = job.spec.buckets.len() as u64;
             job.first_step += steps;
             job.ranks.iter_mut().for_each(|rank| rank.step += steps);
-            if let Reducer::Hosts(reducer) = &mut job.reducer {
-                reducer.skip(u64::from(steps) * buckets, by.round * times as u32);
+            match &mut job.reducer {
+                Reducer::Hosts(reducer) => {
+                    reducer.skip(u64::from(steps) * buckets, by.round * times as u32);
+                }
+                Reducer::Schedule(player, _) => player.skip(steps),
+                Reducer::Network { .. } => {}
             }
         }
         for time in 1..=times {
@@ -478,6 +486,10 @@ impl Jobs {
             Reducer::Schedule(player, _) => {
                 // Set by the first message.
                 open.reduce_start_ps = before_ps;
+                if rank == 0 {
+                    begin_order(local.net, job.spec.placement[0]);
+                    self.moment = Some(View::Step);
+                }
                 let wire = &mut Wire { net: local.net, transport };
                 player.begin(wire, rank, id, job.ranks[rank as usize].slowness);
             }
@@ -596,7 +608,6 @@ impl Jobs {
             Some(Reducer::Hosts(mut reducer)) => reducer.close(net, transport),
             Some(Reducer::Schedule(mut player, _)) => {
                 player.close(net, transport);
-                self.schedules -= 1;
                 let ended: Vec<u32> = self.leases_of(number).collect();
                 ended.iter().for_each(|lease| _ = self.leases.remove(lease));
                 self.ended_leases.extend(ended);

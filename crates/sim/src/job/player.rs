@@ -13,6 +13,7 @@ use crate::aggregation::{Operation, begin_order};
 use crate::network::Region;
 use crate::schedule::{Collective, Op, Schedule};
 use crate::transport::{Owner, Transport};
+use crate::visit::{View, Visitor};
 
 /// Timer class: a rank has computed, or a message within a host has arrived.
 pub(crate) const RANK: u64 = 7 << 56;
@@ -125,6 +126,7 @@ struct Unit {
 /// A rank's part in the operations of one group.
 #[derive(Default)]
 struct Member {
+    group: u32,
     /// Index of the rank in the group.
     index: u32,
     /// The operation that runs between hosts or comes next, counted since the start of the job.
@@ -140,6 +142,127 @@ struct Member {
     could: BTreeMap<u64, u32>,
     /// Messages by operation and step.
     arrived: FxHashMap<(u64, u32), u32>,
+}
+
+impl Tag {
+    /// Visits a tag, with operations counted from the first one of a run, of which each group has so many.
+    fn visit(&self, v: &mut impl Visitor, first_run: u64, operations: &[u32]) {
+        match *self {
+            Tag::Message(tag) => v.both(0, tag),
+            Tag::Step(group, operation, step) => {
+                v.both(group + 1, step);
+                let first = first_run * u64::from(operations[group as usize]);
+                v.same(operation.wrapping_sub(first));
+            }
+        }
+    }
+}
+
+impl Rank {
+    /// Visits the state, as [`Player::visit`] does.
+    fn visit(&mut self, v: &mut impl Visitor, (view, first_run): (View, u64), operations: &[u32]) {
+        let Rank {
+            run,
+            slowness,
+            left,
+            waits,
+            communicates,
+            units,
+            arrived,
+            receivers,
+            groups,
+            local,
+            local_free_ps,
+        } = self;
+        v.same(run.wrapping_sub(first_run));
+        v.same(slowness.to_bits());
+        v.both(*left as u32, waits.len() as u32);
+        for pair in waits.chunks(2) {
+            v.both(pair[0], pair.get(1).copied().unwrap_or(0));
+        }
+        v.same((*communicates).into());
+        for Unit { busy, queue } in units {
+            v.both(node_or_none(*busy), queue.len() as u32);
+            queue.iter().for_each(|&node| v.same(node.into()));
+        }
+        v.both(arrived.len() as u32, receivers.len() as u32);
+        for ((from, tag), count) in in_order(arrived) {
+            v.both(from, tag);
+            v.same((*count).into());
+        }
+        for ((from, tag), nodes) in in_order(receivers) {
+            v.both(from, tag);
+            v.same(nodes.len() as u64);
+            nodes.iter().for_each(|&node| v.same(node.into()));
+        }
+        for member in groups {
+            let first = first_run * u64::from(operations[member.group as usize]);
+            member.visit(v, first);
+        }
+        v.same(local.len() as u64);
+        for (to, tag, node) in &*local {
+            v.both(*to, node_or_none(*node));
+            tag.visit(v, first_run, operations);
+        }
+        // If no message is on its way this time is over, and without effect.
+        if !local.is_empty() {
+            view.time(v, local_free_ps);
+        }
+    }
+}
+
+impl Member {
+    /// Visits the state, with operations counted from `first`.
+    fn visit(&self, v: &mut impl Visitor, first: u64) {
+        let Member {
+            // Constant.
+            group: _,
+            index: _,
+            next,
+            running,
+            in_network,
+            step,
+            sent,
+            could,
+            arrived,
+        } = self;
+        v.same(next.wrapping_sub(first));
+        v.both(node_or_none(*running), *step);
+        v.both(in_network.len() as u32, (*sent).into());
+        v.both(could.len() as u32, arrived.len() as u32);
+        for (operation, node) in in_network.iter().chain(could) {
+            v.same(operation.wrapping_sub(first));
+            v.same((*node).into());
+        }
+        for ((operation, step), count) in in_order(arrived) {
+            v.same(operation.wrapping_sub(first));
+            v.both(step, *count);
+        }
+    }
+
+    /// Counts operations on.
+    fn skip(&mut self, operations: u64) {
+        self.next += operations;
+        for nodes in [&mut self.in_network, &mut self.could] {
+            let all = std::mem::take(nodes).into_iter();
+            *nodes = all.map(|(operation, node)| (operation + operations, node)).collect();
+        }
+        let arrived = std::mem::take(&mut self.arrived).into_iter();
+        let later = arrived.map(|((operation, step), n)| ((operation + operations, step), n));
+        self.arrived = later.collect();
+    }
+}
+
+/// A node's number, which no node has if there is none.
+fn node_or_none(node: Option<u32>) -> u32 {
+    node.unwrap_or(u32::MAX)
+}
+
+/// Entries in the order of their keys.
+fn in_order<K: Ord + Copy, T>(map: &FxHashMap<K, T>) -> Vec<(K, &T)> {
+    let mut all: Vec<_> = map.iter().map(|(&key, value)| (key, value)).collect();
+    all.sort_unstable_by_key(|&(key, _)| key);
+    all
 }
 
 /// The hosts' network and flows.
@@ -162,7 +285,7 @@ impl Player {
             let member = |&group: &u32| {
                 let ranks = &schedule.groups[group as usize];
                 let index = ranks.iter().position(|&rank| rank == number).expect("a member");
-                Member { index: index as u32, ..Member::default() }
+                Member { group, index: index as u32, ..Member::default() }
             };
             let units = std::iter::repeat_with(Unit::default).take(own.units()).collect();
             Rank { units, groups: own.groups.iter().map(member).collect(), ..Rank::default() }
@@ -183,6 +306,69 @@ impl Player {
             done: Vec::new(),
             begun: Vec::new(),
             submissions: Vec::new(),
+        }
+    }
+
+    /// Visits the state. Runs are counted from `first_run`, and operations from the first one of that run; `base` as in
+    /// [`Packet::visit`](crate::packet::Packet::visit).
+    pub(crate) fn visit(
+        &mut self,
+        v: &mut impl Visitor,
+        (view, first_run): (View, u32),
+        base: &[u32],
+    ) {
+        let Player {
+            // Constant.
+            work: _,
+            job: _,
+            algorithm: _,
+            ecn: _,
+            placement: _,
+            operations,
+            workers: _,
+            all_collectives: _,
+            streams,
+            // The numbers of the streams.
+            stream_of: _,
+            ranks,
+            ready,
+            done,
+            begun,
+            submissions,
+        } = self;
+        let first_run = u64::from(first_run);
+        v.both(streams.len() as u32, ranks.len() as u32);
+        v.both(ready.len() as u32, done.len() as u32);
+        v.both(begun.len() as u32, submissions.len() as u32);
+        for Stream { flow, from, to, tags, unacknowledged } in streams {
+            v.both(*from, *to);
+            v.both(*flow, tags.len() as u32);
+            tags.iter().for_each(|tag| tag.visit(v, first_run, operations));
+            v.same(unacknowledged.len() as u64);
+            for &(end, node) in &*unacknowledged {
+                v.both(end.wrapping_sub(base[*flow as usize]), node);
+            }
+        }
+        for rank in ranks {
+            rank.visit(v, (view, first_run), operations);
+        }
+    }
+
+    /// Counts runs on, and with them operations.
+    pub(crate) fn skip(&mut self, runs: u32) {
+        let (runs, operations) = (u64::from(runs), &self.operations);
+        let on = |tag: &mut Tag| {
+            if let Tag::Step(group, operation, _) = tag {
+                *operation += runs * u64::from(operations[*group as usize]);
+            }
+        };
+        self.streams.iter_mut().flat_map(|stream| &mut stream.tags).for_each(on);
+        for rank in &mut self.ranks {
+            rank.run += runs;
+            rank.local.iter_mut().for_each(|(_, tag, _)| on(tag));
+            for member in &mut rank.groups {
+                member.skip(runs * u64::from(operations[member.group as usize]));
+            }
         }
     }
 

@@ -232,6 +232,12 @@ mod tests {
             assert_eq!((flows, vec![job]), (0.0, alone), "{text}");
             assert!(job > 0.7, "{text}: {job}");
         }
+        let step = "parallel = { data = 4, layers = 2, forward = \"50us\", parameters = \"60kB\", \
+                    sharding = \"full\" }";
+        let text = text(RING, "").replace("compute = \"100us\"\nbytes = 400000", step);
+        let [flows, job] = skipped(&text)[..] else { panic!("not two: {text}") };
+        assert_eq!(flows, 0.0);
+        assert!(job > 0.9, "{text}: {job}");
     }
 
     /// Numbers of simulations, of which the first is of what is on no island of a job.

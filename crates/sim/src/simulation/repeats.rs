@@ -194,7 +194,8 @@ impl<P: Payload> Simulation<P> {
     pub(crate) fn can_skip(&self) -> bool {
         !self.repeats.is_off
             && self.hosts.jobs.active > 0
-            && self.hosts.jobs.schedules == 0
+            // Operations of groups in switches are not visited.
+            && !self.hosts.jobs.has_leases()
             // On an island without jobs the order of equal times counts from the start of the run.
             && !self.net.has_islands()
             && self.net.regions.len() == 1
@@ -297,7 +298,7 @@ impl<P: Payload> Simulation<P> {
     fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
         let base = self.hosts.transport.bases();
         self.net.regions[0].visit(v, |key| pending(view, key), &base);
-        self.hosts.visit(v, view, progress);
+        self.hosts.visit(v, view, (progress, &base));
         self.aggregation.trees.visit(v);
     }
 
