@@ -513,7 +513,7 @@ fn schedules_alone_are_skipped() {
         members: (number, 9),
         bytes: 70_001,
         compute_ps: 5 * US,
-        waits: Waits::ForTheEnd,
+        waits: Waits::End,
     };
     let mixed = schedule_of(12, &(0..).zip(kinds).map(part).collect::<Vec<Part>>(), None);
     for (schedule, per_host) in [
@@ -551,7 +551,7 @@ fn steps_of_a_ring_beside_a_schedule_are_skipped() {
         members: (0, 2),
         bytes: 9_000,
         compute_ps: 100_000 * US,
-        waits: Waits::ForTheEnd,
+        waits: Waits::End,
     };
     let mut other = replayed(schedule_of(2, &[part], None), 1, 2, 0);
     other.placement = vec![38, 39];
@@ -591,9 +591,9 @@ const KINDS: [Kind; 10] = [
 /// What the next computing of a rank waits for: an end or a start of what it does with others, or neither.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Waits {
-    ForTheEnd,
-    ForTheStart,
-    ForNothing,
+    End,
+    Start,
+    Nothing,
 }
 
 /// Some ranks compute, and do something together.
@@ -608,7 +608,7 @@ struct Part {
 }
 
 fn parts() -> impl Strategy<Value = Vec<Part>> {
-    let waits = select(&[Waits::ForTheEnd, Waits::ForTheStart, Waits::ForNothing][..]);
+    let waits = select(&[Waits::End, Waits::Start, Waits::Nothing][..]);
     // Some groups have several operations.
     let members = prop_oneof![(0u32..12, 1u32..12), (0u32..2, 3u32..5)];
     let part = (select(&KINDS[..]), members, 0u64..150_000, 0u64..50, waits);
@@ -681,8 +681,8 @@ fn schedule_of(ranks: u32, parts: &[Part], lead_ps: Option<u64>) -> Schedule {
                 builder.wait(rank, node, compute, false).unwrap();
             }
             last = match (part.waits, together.last()) {
-                (Waits::ForTheEnd, Some(&node)) => Some((node, false)),
-                (Waits::ForTheStart, Some(&node)) => Some((node, true)),
+                (Waits::End, Some(&node)) => Some((node, false)),
+                (Waits::Start, Some(&node)) => Some((node, true)),
                 _ => Some((compute, false)),
             };
         }
