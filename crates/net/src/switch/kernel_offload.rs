@@ -82,7 +82,8 @@ impl KernelOffload {
         self.plane.is_some()
     }
 
-    /// Offers a lease that the machines have just installed.
+    /// Offers a lease that the machines have installed, just now or before. A pool that user space has served stays
+    /// there, since the kernel does not have its rounds.
     pub(super) fn offer(
         &mut self,
         now: Time,
@@ -91,8 +92,16 @@ impl KernelOffload {
         secrets: Option<&Secrets>,
     ) {
         let LeaseKey { job, tree, .. } = lease.key();
-        self.waiting.remove(&(job, tree));
-        let waiting = Waiting { lease: lease.clone(), secrets: secrets.cloned(), since: now };
+        let before = self.waiting.remove(&(job, tree)).filter(|waiting| waiting.lease == *lease);
+        let is_left = self.plane.as_ref().is_some_and(|plane| plane.is_left(lease));
+        if before.is_none() && is_pool(lease) && is_left {
+            return;
+        }
+        let waiting = before.unwrap_or_else(|| Waiting {
+            lease: lease.clone(),
+            secrets: secrets.cloned(),
+            since: now,
+        });
         self.offer_again(now, machines, waiting);
     }
 

@@ -368,6 +368,11 @@ impl Plane {
         self.learn(lease)
     }
 
+    /// Whether this very lease is left to user space.
+    pub fn is_left(&self, lease: &Lease<SocketAddr>) -> bool {
+        self.is_as(lease, false)
+    }
+
     /// Removes a lease with its keys, and frees its slots.
     pub fn remove(&mut self, job: JobId, tree: TreeId) -> Result<(), WhyNot> {
         self.withdraw(job, tree)?;

@@ -148,17 +148,21 @@ fn all_collectives_run_in_pools_in_the_kernel_with_loss() {
     assert_eq!(fabric.pools(), []);
 }
 
-/// Packets of a pool wait for the kernel for 1.3 s at most: its neighbours are never found.
+/// Packets of a pool wait for the kernel for 1.3 s at most. Then it stays in user space, which may have rounds of it, also
+/// if its neighbours are found and its lease comes again.
 #[test]
 fn a_pool_whose_worker_is_unreachable_is_left_to_user_space() {
     let Some(fabric) = Fabric::new() else { return };
     let job = JobId(1);
     let workers = vec![address(1), "10.78.0.99:7000".parse().unwrap()];
     let (epoch, tree) = (Epoch(1), TreeId(0));
-    assert!(fabric.spaces[0].ip(&["route add 10.78.0.99 dev to1".into()]));
+    assert!(fabric.spaces[0].ip(&["route add 10.78.0.99 dev to2".into()]));
     let lease = Lease { job, epoch, tree, workers, slots: SLOTS, fragment_bytes: ROW };
-    fabric.switch.install(lease).unwrap();
+    fabric.switch.install(lease.clone()).unwrap();
     std::thread::sleep(Duration::from_millis(1500));
+    let found = "neigh replace 10.78.0.99 lladdr 02:00:00:00:00:09 dev to2";
+    assert!(fabric.spaces[0].ip(&[found.into()]));
+    fabric.switch.install(lease).unwrap();
     let alone = fabric.add_job(2, true, 1);
     alone.reduce(0, 1000);
     let served: Vec<_> = fabric.pools().iter().map(|p| (p.lease.job, p.in_kernel)).collect();
