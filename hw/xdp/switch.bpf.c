@@ -204,6 +204,18 @@ int netsum_switch(struct xdp_md *ctx)
 	return switch_packet(ctx);
 }
 
+// The lease of a job's child behind the interface of this frame, and the child's number; null if there is none.
+static __always_inline const struct lease *lease_behind(struct xdp_md *ctx, __be32 job, __u8 tree, __u32 *number)
+{
+	struct egress_key key = { .ifindex = ctx->egress_ifindex, .job = job, .tree = tree };
+	const struct sender *child = bpf_map_lookup_elem(&egress, &key);
+	if (!child)
+		return 0;
+	__u32 index = child->lease;
+	*number = child->child;
+	return bpf_map_lookup_elem(&leases, &index);
+}
+
 // Turns a copy of a result into the one for the child behind this interface.
 SEC("xdp/devmap")
 int to_child(struct xdp_md *ctx)
@@ -212,12 +224,8 @@ int to_child(struct xdp_md *ctx)
 	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, end))
 		return XDP_DROP;
 	struct header *h = data + PACKET_OFFSET;
-	struct egress_key key = { .ifindex = ctx->egress_ifindex, .job = h->job, .tree = h->tree };
-	const struct sender *child = bpf_map_lookup_elem(&egress, &key);
-	if (!child)
-		return XDP_DROP;
-	__u32 index = child->lease, number = child->child;
-	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	__u32 number = 0;
+	const struct lease *lease = lease_behind(ctx, h->job, h->tree, &number);
 	if (!lease || number >= MAX_FAN_IN || !(addressed(lease, h) >> number & 1))
 		return XDP_DROP;
 	__u32 bytes = (h->kind & KIND_BITS) == RESULT ? bpf_ntohs(h->n_elems) * 4 : 0;
@@ -236,12 +244,8 @@ int to_worker(struct xdp_md *ctx)
 	if (!CHECKED(data, PACKET_OFFSET + HEADER_LEN, end))
 		return XDP_DROP;
 	struct pool_header *h = data + PACKET_OFFSET;
-	struct egress_key key = { .ifindex = ctx->egress_ifindex, .job = h->job, .tree = h->tree };
-	const struct sender *worker = bpf_map_lookup_elem(&egress, &key);
-	if (!worker)
-		return XDP_DROP;
-	__u32 index = worker->lease, number = worker->child;
-	const struct lease *lease = bpf_map_lookup_elem(&leases, &index);
+	__u32 number = 0;
+	const struct lease *lease = lease_behind(ctx, h->job, h->tree, &number);
 	if (!lease || number >= MAX_FAN_IN)
 		return XDP_DROP;
 	__u32 bytes = (h->kind & KIND_BITS) == POOL_RESULT ? bpf_ntohs(h->n_elems) * 4 : 0, left = bytes;
