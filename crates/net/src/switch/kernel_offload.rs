@@ -131,14 +131,16 @@ impl KernelOffload {
         }
     }
 
-    /// Whether a packet of a pool came before the kernel could serve it; it is dropped, and its worker sends it again.
+    /// Whether a packet of a pool is not user space's, since the kernel serves the pool or is about to. One that came
+    /// before the kernel could serve it may still wait in the socket by then. It is dropped, and its worker sends it
+    /// again.
     #[inline]
-    pub(super) fn awaits(&self, packet: &[u8]) -> bool {
-        !self.waiting.is_empty()
-            && PoolHeader::decode(packet).is_ok_and(|(header, _)| {
-                let waiting = self.waiting.get(&(header.job, header.tree));
-                waiting.is_some_and(|waiting| is_pool(&waiting.lease))
-            })
+    pub(super) fn has_pool_of(&self, packet: &[u8]) -> bool {
+        let Some(plane) = &self.plane else { return false };
+        PoolHeader::decode(packet).is_ok_and(|(PoolHeader { job, tree, .. }, _)| {
+            let waiting = self.waiting.get(&(job, tree));
+            plane.serves(job, tree) || waiting.is_some_and(|waiting| is_pool(&waiting.lease))
+        })
     }
 
     /// Leaves a lease to user space.

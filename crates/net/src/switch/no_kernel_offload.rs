@@ -37,7 +37,7 @@ impl KernelOffload {
     ) {
     }
 
-    pub(super) fn awaits(&self, _: &[u8]) -> bool {
+    pub(super) fn has_pool_of(&self, _: &[u8]) -> bool {
         false
     }
 

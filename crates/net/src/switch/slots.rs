@@ -119,7 +119,7 @@ impl Slots {
         packet: &mut [u8],
         checked: Option<Checked>,
     ) {
-        if protocol == POOLS && self.front.awaits(packet) {
+        if protocol == POOLS && self.front.has_pool_of(packet) {
             self.early.count(DropReason::NoLease);
             return;
         }

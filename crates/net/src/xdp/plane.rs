@@ -368,6 +368,11 @@ impl Plane {
         self.learn(lease)
     }
 
+    /// Whether the kernel serves a lease of this tree.
+    pub fn serves(&self, job: JobId, tree: TreeId) -> bool {
+        self.leases.get(&(job, tree)).is_some_and(|entry| entry.index.is_some())
+    }
+
     /// Whether this very lease is left to user space.
     pub fn is_left(&self, lease: &Lease<SocketAddr>) -> bool {
         self.is_as(lease, false)

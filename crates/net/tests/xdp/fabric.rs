@@ -26,10 +26,18 @@ pub const ROW: u16 = 1408;
 const WINDOW: u16 = 64;
 const SLOTS: u32 = 512;
 /// Long enough for a machine that does much else.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Rack switch, the server's switch, server; workers 0 and 1 at the first, 2 at the second.
 const ADDRESSES: [&str; 6] =
     ["10.77.0.1", "10.77.0.2", "10.77.0.3", "10.77.0.10", "10.77.0.11", "10.77.0.12"];
+
+pub fn wait(what: &str, until: impl Fn() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !until() {
+        assert!(Instant::now() < end, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 struct Fabric {
     spaces: Vec<Namespace>,
@@ -101,7 +109,7 @@ impl Fabric {
     }
 
     fn wait_for_kernel(&self, job: &Job, trees: u8) {
-        self.wait("the kernel to serve the job", || {
+        wait("the kernel to serve the job", || {
             let served = |switch: &SwitchDriver| {
                 let leases = in_kernel(switch);
                 (0..trees).all(|tree| leases.contains(&(job.id, TreeId(tree))))
@@ -176,14 +184,6 @@ impl Fabric {
         Job { id: job, workers }
     }
 
-    fn wait(&self, what: &str, until: impl Fn() -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !until() {
-            assert!(Instant::now() < end, "waited in vain for {what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     /// Loses packets that leave these nodes, as long as the result lives; `None`, with a line, where the system cannot.
     fn lose(&self, nodes: &[(usize, &str)]) -> Option<Vec<lossy::Lossy>> {
         nodes
@@ -206,7 +206,7 @@ impl Fabric {
             assert!(resent > 0, "nothing was lost");
         }
         drop(job);
-        self.wait("all slots to be free", || {
+        wait("all slots to be free", || {
             [&self.rack, &self.middle].iter().all(|s| s.snapshot().unwrap().slots_held == 0)
         });
     }
