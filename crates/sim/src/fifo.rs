@@ -49,6 +49,24 @@ impl Fifo {
         self.len == 0
     }
 
+    /// The first entry, to be read. Meaningless if there is none.
+    #[inline]
+    pub fn first<'a>(&self, pool: &'a Pool) -> &'a Packet {
+        &pool.packets[self.head as usize]
+    }
+
+    /// Reads some of the memory of what follows the first entry.
+    #[inline]
+    pub(crate) fn touch_second(&self, pool: &Pool) -> u32 {
+        pool.packets.get(self.head as usize + 1).map_or(0, |packet| packet.address)
+    }
+
+    /// Reads some of the memory of the last entry.
+    #[inline]
+    pub(crate) fn touch_last(&self, pool: &Pool) -> u32 {
+        pool.packets.get(self.tail as usize).map_or(0, |packet| packet.address)
+    }
+
     /// The first entry. Meaningless if there is none.
     #[inline]
     pub fn front<'a>(&self, pool: &'a mut Pool) -> &'a mut Packet {

@@ -208,6 +208,10 @@ impl<P: Payload> HostSide<'_, P> {
                 }
                 NetworkEvent::Packet(_, packet) => {
                     let (net, hosts) = (&mut *self.local.net, &mut *self.hosts);
+                    if !net.expected.is_empty() {
+                        hosts.transport.look_ahead(&net.expected);
+                        net.expected.clear();
+                    }
                     if let Some(progress) = hosts.transport.on_packet(net, &packet) {
                         hosts.on_progress(net, progress);
                     }

@@ -1,6 +1,5 @@
 //! One direction of a link: its queue, and the departure times of queued packets.
 
-use crate::calendar::Entry;
 use crate::fifo::{Fifo, Pool};
 use crate::packet::Packet;
 use crate::visit::Visitor;
@@ -9,7 +8,8 @@ use crate::visit::Visitor;
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(crate) struct Link {
-    pub entry: Entry,
+    /// When the link delivers next; for the calendar.
+    pub at_ps: u64,
     /// When the last queued packet leaves.
     busy_until_ps: u64,
     /// Picoseconds per byte, times 2¹⁶.
@@ -47,7 +47,7 @@ impl Link {
     pub(crate) fn new(to: u32, rate_bps: u64, propagation_ns: u32, state: u8) -> Link {
         let q16 = ((8u128 * 1_000_000_000_000) << 16).div_ceil(u128::from(rate_bps));
         Link {
-            entry: Entry::default(),
+            at_ps: 0,
             busy_until_ps: 0,
             ps_per_byte_q16: q16 as u64,
             queue: Fifo::default(),
@@ -67,7 +67,7 @@ impl Link {
     ) {
         let Link {
             // It follows from the queue.
-            entry: _,
+            at_ps: _,
             busy_until_ps,
             // Constant.
             ps_per_byte_q16: _,
@@ -112,7 +112,7 @@ impl Link {
     }
 
     /// Enqueues a packet; true if the link was empty, so that the caller must insert it into the calendar at
-    /// `entry.at_ps` (unless that is `NEVER`).
+    /// `at_ps` (unless that is `NEVER`).
     #[inline]
     pub(crate) fn push(&mut self, now_ps: u64, mut packet: Packet, pool: &mut Pool) -> Option<u64> {
         let (run, one) = (packet.run(), self.serialisation_ps(u64::from(packet.bytes)));

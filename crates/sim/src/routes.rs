@@ -127,9 +127,20 @@ impl Routes {
     /// The link on which `switch` (a node number) forwards the packet; `None` if there is no path.
     #[inline]
     pub(crate) fn next(&self, switch: u32, packet: &Packet) -> Option<u32> {
-        let row = (switch - self.hosts) * self.groups;
+        self.at(self.place(switch, packet), switch, packet)
+    }
+
+    /// Where the table has what `switch` does with the packet.
+    #[inline(always)]
+    pub(crate) fn place(&self, switch: u32, packet: &Packet) -> u32 {
         let group = self.group_of[packet.dst() as usize];
-        let entry = self.table[(row + u32::from(group)) as usize];
+        (switch - self.hosts) * self.groups + u32::from(group)
+    }
+
+    /// As `next`, from a place in the table.
+    #[inline(always)]
+    pub(crate) fn at(&self, place: u32, switch: u32, packet: &Packet) -> Option<u32> {
+        let entry = self.table[place as usize];
         if entry & SEVERAL == 0 {
             return Some(entry);
         }

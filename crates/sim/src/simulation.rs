@@ -116,9 +116,10 @@ impl<P: Payload> Simulation<P> {
         })
     }
 
-    /// Checks conservation and order during the run, not only at the end of `run`.
+    /// Checks conservation and order during the run, not only at the end of `run`. Runs of all sizes look ahead.
     pub fn check(&mut self) {
         self.checked = true;
+        self.net.always_look_ahead();
     }
 
     /// `run` ends with the last job, plus one propagation time of a link.

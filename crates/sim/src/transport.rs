@@ -1,6 +1,6 @@
 //! The flows of all hosts: [`tcp`](crate::tcp) over the simulated network.
 
-use crate::network::Region;
+use crate::network::{Expected, Region};
 use crate::packet::{Kind, Packet};
 use crate::random::Random;
 use crate::tcp::{Estimates, Receiver, Sender, TcpConfig};
@@ -233,6 +233,20 @@ impl Transport {
             sender.visit(v);
             receiver.visit(v, una);
         }
+    }
+
+    /// Reads what these packets will need, so that all of it comes into the cache together.
+    pub(crate) fn look_ahead(&self, expected: &[Expected]) {
+        let mut sum = 0;
+        for &Expected { flow, kind } in expected {
+            let flow = flow as usize;
+            sum ^= self.flows[flow].src;
+            sum ^= match kind {
+                Kind::Ack => self.senders[flow].touch(),
+                _ => self.receivers[flow].touch(),
+            };
+        }
+        std::hint::black_box(sum);
     }
 
     /// Parameters.

@@ -95,6 +95,41 @@ fn simultaneous_events_have_one_order() {
     assert_eq!(order, expected);
 }
 
+/// Two packets arrive within a bucket of the calendar, so that both were looked at ahead of time. After the first one the
+/// routes change.
+#[test]
+fn what_was_looked_up_ahead_of_a_change_of_routes_is_forgotten() {
+    for entropy in 0..8 {
+        let mut net = Network::new(&fat_tree(4), FABRIC).unwrap();
+        net.always_look_ahead();
+        let packet = |dst, bytes| {
+            let mut packet = Packet::new(Kind::Ack, 0, 0, bytes);
+            packet.entropy = entropy;
+            packet.to(dst)
+        };
+        // Only what waits beyond the current bucket is looked at.
+        net.send(net.uplink(3) ^ 1, packet(3, 64));
+        net.send(net.uplink(1) ^ 1, packet(1, 1_499));
+        net.send(net.uplink(0), packet(2, 1_500));
+        for host in [3, 1] {
+            let event = net.next(u64::MAX - 1);
+            let Some(NetworkEvent::Packet(link, _)) = event else { panic!("{event:?}") };
+            assert_eq!(net.far_end(link), host);
+        }
+        let rack = net.far_end(net.uplink(0));
+        let way = (0..net.link_count()).find(|&link| {
+            let graph = net.topology();
+            let is_up = graph.name(netsum_topo::NodeId(net.far_end(link))).starts_with("agg");
+            net.far_end(link ^ 1) == rack && is_up
+        });
+        net.set_alive(way.unwrap() / 2, false);
+        net.reroute();
+        let Some(NetworkEvent::Packet(link, _)) = net.next(u64::MAX - 1) else { panic!("lost") };
+        assert_eq!(net.far_end(link), 2);
+        net.audit();
+    }
+}
+
 /// Eight hosts send to one, with windows far beyond the queue: PAUSE stops the senders, and nothing is lost.
 #[test]
 fn pause_prevents_loss_in_an_incast() {

@@ -1,4 +1,5 @@
-//! Runs on several threads: every byte of the results equals that of one thread.
+//! Runs on several threads, and those that look ahead: every byte of the results equals that of one thread that does
+//! not.
 
 mod common;
 
@@ -8,14 +9,26 @@ use common::{FABRICS, assert_same_files, files};
 use proptest::prelude::*;
 use proptest::sample::select;
 
+/// The configuration, which says whether a run is checked.
+const EFFECTIVE: &str = "effective.toml";
+
 fn assert_same(text: &str, faults: &str) {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("faults.toml"), faults).unwrap();
-    let run = |threads: u16| files(text, folder.path(), |config| config.threads = threads);
-    let one = run(1);
+    let run = |threads: u16, checked: bool| {
+        files(text, folder.path(), |config| {
+            (config.threads, config.checked) = (threads, config.checked ^ checked);
+        })
+    };
+    let one = run(1, false);
     for threads in [2, 3] {
-        assert_same_files(&run(threads), &one, &format!("{threads} threads\n{text}\n{faults}"));
+        let what = format!("{threads} threads\n{text}\n{faults}");
+        assert_same_files(&run(threads, false), &one, &what);
     }
+    // Small networks look ahead if they are checked.
+    let mut ahead = run(1, true);
+    ahead.insert(EFFECTIVE.into(), one[EFFECTIVE].clone());
+    assert_same_files(&ahead, &one, &format!("looking ahead\n{text}\n{faults}"));
 }
 
 const SCHEMES: &[&str] = &[

@@ -2,7 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::region::{LinkEntries, OWN_TIMER, Region};
+use super::region::{LinkTimes, OWN_TIMER, Region};
+use crate::calendar::Delivery;
 use crate::link::{ENTERED, NEVER};
 use crate::packet::{NO_LINK, Packet};
 
@@ -28,7 +29,8 @@ impl Region {
     /// transmitter, so that later events cannot affect them. Returns the time of the next event, here or in the outbox;
     /// a packet not yet in the outbox arrives no sooner than the lookahead after this time.
     pub(crate) fn export(&mut self, before_ps: u64) -> u64 {
-        while let Some((at_ps, link)) = self.exports.peek(&mut LinkEntries(&mut self.links))
+        while let Some(Delivery { at_ps, link, .. }) =
+            self.exports.peek(&mut LinkTimes(&mut self.links))
             && at_ps < before_ps
         {
             self.exports.pop();
@@ -55,11 +57,11 @@ impl Region {
                 self.enter(link, at_ps);
             }
         }
-        let entries = &mut LinkEntries(&mut self.links);
-        let delivery = self.calendar.peek(entries).map_or(u64::MAX, |(at_ps, _)| at_ps);
+        let times = &mut LinkTimes(&mut self.links);
+        let delivery = self.calendar.peek(times).map_or(u64::MAX, |next| next.at_ps);
         let timer = self.agenda.peek().map_or(u64::MAX, |Reverse((at_ps, _))| *at_ps);
         let release = self.gone.front().map_or(u64::MAX, |&(at_ps, ..)| at_ps);
-        let export = self.exports.peek(entries).map_or(u64::MAX, |(at_ps, _)| at_ps);
+        let export = self.exports.peek(times).map_or(u64::MAX, |next| next.at_ps);
         let outbox = self.outbox.iter().map(Crossing::first_ps).fold(u64::MAX, u64::min);
         let export = export.saturating_sub(self.common.lookahead_ps);
         delivery.min(timer).min(release).min(outbox).min(export)

@@ -45,7 +45,10 @@ impl Network {
     pub fn reroute(&mut self) {
         let alive = |edge: u32| self.is_alive(edge);
         let routes = Arc::new(Routes::new(&self.topology, self.switching.paths, alive));
-        self.regions.iter_mut().for_each(|region| region.common.routes = Arc::clone(&routes));
+        for region in &mut self.regions {
+            region.common.routes = Arc::clone(&routes);
+            region.calendar.forget_onward();
+        }
     }
 
     /// Whether an edge is alive.

@@ -1,26 +1,32 @@
 //! The path of a packet: off one link, through a switch, onto the next.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use super::fair::FILL;
-use super::region::{LinkEntries, OWN_TIMER, Region};
+use super::region::{LinkTimes, OWN_TIMER, Region};
 use super::{HostQueue, NetworkEvent, Switching};
+use crate::calendar::Delivery;
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
-use crate::packet::{Kind, Packet};
+use crate::packet::{Kind, NO_LINK, Packet};
 
 impl Region {
     /// Advances to the next event for the caller, up to and including `until_ps`; `None` if there is none.
     pub fn next(&mut self, until_ps: u64) -> Option<NetworkEvent> {
         loop {
-            let delivery = self.calendar.peek(&mut LinkEntries(&mut self.links));
+            let delivery = self.calendar.peek(&mut LinkTimes(&mut self.links));
+            if self.calendar.is_new() {
+                self.look_ahead();
+            }
             // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
             // here.
             let gone = self.gone.front().filter(|&&(at, link, _)| {
                 let order = |entry| self.calendar.order(entry);
-                delivery.is_none_or(|next| order((at, link)) < order(next))
+                delivery.is_none_or(|next| order((at, link)) < order((next.at_ps, next.link)))
             });
             let gone = gone.copied();
-            let at = gone.map(|(at, ..)| at).or(delivery.map(|(at, _)| at)).unwrap_or(u64::MAX);
+            let first = gone.map(|(at, ..)| at).or(delivery.map(|next| next.at_ps));
+            let at = first.unwrap_or(u64::MAX);
             if let Some(&Reverse((timer, key))) = self.agenda.peek()
                 && timer <= at
             {
@@ -47,11 +53,11 @@ impl Region {
                 self.release(ingress);
                 continue;
             }
-            let Some((at, link)) = delivery else { break };
+            let Some(Delivery { link, .. }) = delivery else { break };
             debug_assert!(at >= self.now_ps, "time never decreases");
             self.now_ps = at;
-            self.calendar.pop();
-            if let Some(packet) = self.arrive(link) {
+            let onward = self.calendar.pop();
+            if let Some(packet) = self.arrive(link, onward) {
                 return Some(NetworkEvent::Packet(link, packet));
             }
         }
@@ -73,14 +79,15 @@ impl Region {
     }
 
     /// Handles the first packet of a link, which has reached the far end; `Some` if that is the packet's destination.
+    /// `known`: the link on which it goes on, unless `NO_LINK`.
     #[inline]
-    fn arrive(&mut self, link: u32) -> Option<Packet> {
+    fn arrive(&mut self, link: u32, known: u32) -> Option<Packet> {
         let l = &mut self.links[link as usize];
         let (mut packet, next) = l.pop(&mut self.pool);
         debug_assert_eq!(packet.at_ps, self.now_ps, "a packet arrives when it was said to");
         let (to, state) = (l.to, l.state);
         if let Some(at) = next {
-            self.calendar.insert(link, at, &mut LinkEntries(&mut self.links));
+            self.calendar.insert(link, at, &mut LinkTimes(&mut self.links));
         }
         if self.common.switching.pause.is_some() {
             self.release(packet.ingress);
@@ -92,8 +99,9 @@ impl Region {
         self.links[link as usize].bytes += u64::from(packet.bytes);
         self.hops += 1;
         let onward = match packet.kind() {
-            Kind::Tree => self.onward(link, &packet),
-            _ if state & TO_HOST != 0 => None,
+            Kind::Data | Kind::Ack if state & TO_HOST != 0 => None,
+            _ if known != NO_LINK => Some(known),
+            Kind::Tree => onward(&self.paths, link, &packet),
             _ => match self.common.routes.next(to, &packet) {
                 Some(onward) => Some(onward),
                 None => {
@@ -114,13 +122,6 @@ impl Region {
                 Some(packet)
             }
         }
-    }
-
-    #[inline]
-    fn onward(&self, link: u32, packet: &Packet) -> Option<u32> {
-        let path = &self.paths[packet.flow as usize];
-        let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
-        path.get(at + 1).copied()
     }
 
     #[inline]
@@ -208,4 +209,12 @@ impl Region {
             self.lost.push((packet.dst() as u16, packet.seq));
         }
     }
+}
+
+/// The link that follows on the path of a `Tree` packet; `None` at its end.
+#[inline]
+pub(super) fn onward(paths: &[Arc<[u32]>], link: u32, packet: &Packet) -> Option<u32> {
+    let path = &paths[packet.flow as usize];
+    let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
+    path.get(at + 1).copied()
 }

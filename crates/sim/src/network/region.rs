@@ -8,13 +8,14 @@ use netsum_proto::Time;
 use netsum_topo::{EdgeId, Topology};
 use rustc_hash::FxHashMap;
 
+use super::ahead::Expected;
 use super::loss::Loss;
 use super::{Balance, Crossing, HostQueue, LinkCounters, Switching};
-use crate::calendar::{Calendar, Entries, Entry};
+use crate::calendar::{Calendar, Times};
 use crate::fair::FairQueue;
 use crate::fifo::Pool;
 use crate::link::{CROSSING, ENTERED, FROM_HOST, LOSSY, Link, NEVER, PAUSED, TO_HOST};
-use crate::packet::{NO_LINK, Packet};
+use crate::packet::{Kind, NO_LINK, Packet};
 use crate::routes::Routes;
 use crate::visit::{Pending, Visitor};
 
@@ -40,6 +41,8 @@ pub struct Region {
     pub(super) fair: Vec<FairQueue>,
     pub(super) balance: Balance,
     pub(super) hops: u64,
+    /// Flows whose packets reach hosts soon, since hosts last looked.
+    pub(crate) expected: Vec<Expected>,
     /// Lossy links.
     pub(super) loss: FxHashMap<u32, Loss>,
     /// Protocol and `seq` of dropped `Tree` packets, whose contents can be freed.
@@ -73,12 +76,12 @@ pub(super) struct Common {
 /// Keys of the network's own timers; callers' keys are lower.
 pub(crate) const OWN_TIMER: u64 = 1 << 63;
 
-pub(super) struct LinkEntries<'a>(pub &'a mut [Link]);
+pub(super) struct LinkTimes<'a>(pub &'a mut [Link]);
 
-impl Entries for LinkEntries<'_> {
+impl Times for LinkTimes<'_> {
     #[inline]
-    fn entry(&mut self, link: u32) -> &mut Entry {
-        &mut self.0[link as usize].entry
+    fn at_ps(&mut self, link: u32) -> &mut u64 {
+        &mut self.0[link as usize].at_ps
     }
 }
 
@@ -86,7 +89,7 @@ impl Region {
     pub(super) fn new(index: u8, count: u8, links: &[Link], common: Common) -> Region {
         let slowest = |l: &Link| l.serialisation_ps(u64::from(u16::MAX)) + l.propagation_ps();
         let horizon_ps = links.iter().map(slowest).max().unwrap_or(1);
-        let mut links = links.to_vec();
+        let (mut links, count_of_links) = (links.to_vec(), links.len());
         for link in 0..links.len() {
             let [to, from] = [link, link ^ 1].map(|l| common.region_of[links[l].to as usize]);
             if from == index && to != index {
@@ -102,14 +105,15 @@ impl Region {
             fair: fair_queues(&common),
             links,
             pool: Pool::default(),
-            calendar: Calendar::new(horizon_ps),
+            calendar: Calendar::new(horizon_ps, count_of_links),
             agenda: BinaryHeap::new(),
             paths: Vec::new(),
             balance: Balance::default(),
             hops: 0,
+            expected: Vec::new(),
             loss: FxHashMap::default(),
             lost: Vec::new(),
-            exports: Calendar::new(horizon_ps),
+            exports: Calendar::new(horizon_ps, count_of_links),
             gone: VecDeque::new(),
             outbox: (0..count).map(|_| Crossing::default()).collect(),
             exported: (0, 0),
@@ -230,6 +234,8 @@ impl Region {
             fair,
             balance,
             hops,
+            // It decides nothing.
+            expected: _,
             // Runs are not compared while links lose packets.
             loss: _,
             lost,
@@ -299,7 +305,7 @@ impl Region {
         // An empty calendar begins with the earliest entry.
         entries.sort_unstable();
         for (at_ps, link) in entries {
-            self.calendar.insert(link, at_ps, &mut LinkEntries(&mut self.links));
+            self.calendar.insert(link, at_ps, &mut LinkTimes(&mut self.links));
         }
     }
 
@@ -325,6 +331,14 @@ impl Region {
             queued.0 += u64::from(packet.run());
             queued.1 += u64::from(packet.run()) * u64::from(packet.bytes);
         }
+        for next in self.calendar.batch().iter().filter(|next| next.onward != NO_LINK) {
+            let link = &self.links[next.link as usize];
+            let packet = link.queue().first(&self.pool);
+            if packet.kind() != Kind::Tree && !link.is(TO_HOST) {
+                let onward = self.common.routes.next(link.to, packet);
+                assert_eq!(onward, Some(next.onward), "link {}: another way", next.link);
+            }
+        }
         self.gone.iter().for_each(|&(.., ingress)| held[ingress as usize] += 1);
         let Balance { sent, delivered, dropped } = self.balance;
         let (exported, imported) = self.crossed();
@@ -345,10 +359,10 @@ impl Region {
     pub(super) fn enter(&mut self, link: u32, at_ps: u64) {
         let l = &mut self.links[link as usize];
         if !l.is(CROSSING) {
-            self.calendar.insert(link, at_ps, &mut LinkEntries(&mut self.links));
+            self.calendar.insert(link, at_ps, &mut LinkTimes(&mut self.links));
         } else if !l.is(ENTERED) {
             l.state |= ENTERED;
-            self.exports.insert(link, at_ps, &mut LinkEntries(&mut self.links));
+            self.exports.insert(link, at_ps, &mut LinkTimes(&mut self.links));
         }
     }
 }
