@@ -125,7 +125,7 @@ impl Routes {
     }
 
     /// The link on which `switch` (a node number) forwards the packet; `None` if there is no path.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn next(&self, switch: u32, packet: &Packet) -> Option<u32> {
         self.at(self.place(switch, packet), switch, packet)
     }
