@@ -3,6 +3,8 @@
 //! Hosts of one rack share a row, so the table of a 1,024-host fat tree (320 switches × 128 racks) stays
 //! in the second-level cache.
 
+use std::sync::Arc;
+
 use netsum_topo::{NodeId, Topology};
 use rustc_hash::FxHashMap;
 
@@ -186,6 +188,14 @@ impl Routes {
         let hash = crate::random::mix(key ^ u64::from(switch) << 20);
         (((hash >> 32) * u64::from(ways)) >> 32) as u32
     }
+}
+
+/// The link that follows on the path of a `Tree` packet; `None` at its end. `paths`: by number, consecutive links.
+#[inline]
+pub(crate) fn along(paths: &[Arc<[u32]>], link: u32, packet: &Packet) -> Option<u32> {
+    let path = &paths[packet.flow as usize];
+    let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
+    path.get(at + 1).copied()
 }
 
 /// The directed link of an edge that starts at `from`.

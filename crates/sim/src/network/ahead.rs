@@ -5,10 +5,13 @@
 //! time, since they do not depend on each other. It reads only; what it has looked up is what `arrive` would find.
 
 use std::hint::black_box;
+use std::sync::Arc;
 
-use super::region::Region;
-use crate::link::TO_HOST;
+use crate::calendar::Delivery;
+use crate::fifo::Pool;
+use crate::link::{Link, TO_HOST};
 use crate::packet::{Kind, NO_LINK};
+use crate::routes::{Routes, along};
 
 /// A packet that reaches a host soon.
 #[derive(Clone, Copy, Debug)]
@@ -19,49 +22,52 @@ pub(crate) struct Expected {
     pub kind: Kind,
 }
 
-impl Region {
-    /// Looks ahead at the calendar's current entries. Each loop reads one more thing per delivery.
-    #[inline(never)]
-    pub(super) fn look_ahead(&mut self) {
-        let Region { calendar, links, pool, paths, common, expected, .. } = self;
-        expected.clear();
-        let batch = calendar.look_ahead();
-        let mut sum = 0;
-        for next in &mut *batch {
-            let link = &links[next.link as usize];
-            sum ^= link.queue().touch_second(pool);
-            let packet = link.queue().first(pool);
-            next.onward = match packet.kind() {
-                // Not a link yet, but where the route to it stands.
-                Kind::Data | Kind::Ack if link.state & TO_HOST == 0 => {
-                    common.routes.place(link.to, packet)
-                }
-                Kind::Tree => paths[packet.flow as usize].len() as u32,
-                kind => {
-                    expected.push(Expected { flow: packet.flow, kind });
-                    NO_LINK
-                }
-            };
-        }
-        for next in &mut *batch {
-            let link = &links[next.link as usize];
-            let packet = link.queue().first(pool);
-            let onward = match packet.kind() {
-                Kind::Tree => super::moving::onward(paths, next.link, packet),
-                _ if link.state & TO_HOST == 0 => common.routes.at(next.onward, link.to, packet),
-                // A host answers on the link's other direction.
-                _ => Some(next.link ^ 1),
-            };
-            next.onward = onward.unwrap_or(NO_LINK);
-        }
-        let on = |onward: u32| links.get(onward as usize);
-        for next in &*batch {
-            sum ^= on(next.onward).map_or(0, |link| link.to);
-        }
-        black_box(sum);
-        for next in &*batch {
-            sum ^= on(next.onward).map_or(0, |link| link.queue().touch_last(pool));
-        }
-        black_box(sum);
+/// Looks ahead at a bucket's deliveries, and at the packets among them that reach hosts. Each loop reads one more thing
+/// per delivery.
+#[inline(never)]
+pub(super) fn look_ahead(
+    batch: &mut [Delivery],
+    expected: &mut Vec<Expected>,
+    (links, pool): (&[Link], &Pool),
+    (routes, paths): (&Routes, &[Arc<[u32]>]),
+) {
+    expected.clear();
+    let mut sum = 0;
+    for next in &mut *batch {
+        let link = &links[next.link as usize];
+        sum ^= link.queue().touch_second(pool);
+        let packet = link.queue().first(pool);
+        next.onward = match packet.kind() {
+            // Not a link yet, but where the route to it stands.
+            Kind::Data | Kind::Ack if link.state & TO_HOST == 0 => routes.place(link.to, packet),
+            Kind::Tree => {
+                sum ^= paths[packet.flow as usize].len() as u32;
+                NO_LINK
+            }
+            kind => {
+                expected.push(Expected { flow: packet.flow, kind });
+                NO_LINK
+            }
+        };
     }
+    for next in &mut *batch {
+        let link = &links[next.link as usize];
+        let packet = link.queue().first(pool);
+        let onward = match packet.kind() {
+            Kind::Tree => along(paths, next.link, packet),
+            _ if link.state & TO_HOST == 0 => routes.at(next.onward, link.to, packet),
+            // A host answers on the link's other direction.
+            _ => Some(next.link ^ 1),
+        };
+        next.onward = onward.unwrap_or(NO_LINK);
+    }
+    let on = |onward: u32| links.get(onward as usize);
+    for next in &*batch {
+        sum ^= on(next.onward).map_or(0, |link| link.to);
+    }
+    black_box(sum);
+    for next in &*batch {
+        sum ^= on(next.onward).map_or(0, |link| link.queue().touch_last(pool));
+    }
+    black_box(sum);
 }

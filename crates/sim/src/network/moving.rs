@@ -1,14 +1,15 @@
 //! The path of a packet: off one link, through a switch, onto the next.
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
+use super::ahead::look_ahead;
 use super::fair::FILL;
 use super::region::{LinkTimes, OWN_TIMER, Region};
 use super::{HostQueue, NetworkEvent, Switching};
 use crate::calendar::Delivery;
 use crate::link::{DEAD, FROM_HOST, LOSSY, TO_HOST};
 use crate::packet::{Kind, NO_LINK, Packet};
+use crate::routes::along;
 
 impl Region {
     /// Advances to the next event for the caller, up to and including `until_ps`; `None` if there is none.
@@ -16,7 +17,9 @@ impl Region {
         loop {
             let delivery = self.calendar.peek(&mut LinkTimes(&mut self.links));
             if self.calendar.is_new() {
-                self.look_ahead();
+                let (routes, links) = (&self.common.routes, (&*self.links, &self.pool));
+                let batch = self.calendar.look_ahead();
+                look_ahead(batch, &mut self.expected, links, (routes, &self.paths));
             }
             // A packet handed over to another region counts at its ingress until it arrives there, as if it arrived
             // here.
@@ -101,7 +104,7 @@ impl Region {
         let onward = match packet.kind() {
             Kind::Data | Kind::Ack if state & TO_HOST != 0 => None,
             _ if known != NO_LINK => Some(known),
-            Kind::Tree => onward(&self.paths, link, &packet),
+            Kind::Tree => along(&self.paths, link, &packet),
             _ => match self.common.routes.next(to, &packet) {
                 Some(onward) => Some(onward),
                 None => {
@@ -209,12 +212,4 @@ impl Region {
             self.lost.push((packet.dst() as u16, packet.seq));
         }
     }
-}
-
-/// The link that follows on the path of a `Tree` packet; `None` at its end.
-#[inline]
-pub(super) fn onward(paths: &[Arc<[u32]>], link: u32, packet: &Packet) -> Option<u32> {
-    let path = &paths[packet.flow as usize];
-    let at = path.iter().position(|&l| l == link).expect("a packet stays on its path");
-    path.get(at + 1).copied()
 }
