@@ -99,7 +99,7 @@ check: $(STAMPS)/tools ## formats, lints, types, and the documentation's links, 
 	$(BIN)/mypy --strict python/netsum $(wildcard examples)
 	$(BIN)/pytest --noconftest python/tests/test_docs.py
 
-planted: ## 85 faults in wire, proto and the simulator, and 42 in the whole system, one at a time, that the tests must find; half an hour; PLANTED=name for one
+planted: ## 88 faults in wire, proto and the simulator, and 42 in the whole system, one at a time, that the tests must find; half an hour; PLANTED=name for one
 	$(PYTHON) tests/planted/run.py $(PLANTED)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/simulator.py)
 	$(if $(PLANTED),,$(PYTHON) tests/planted/system.py)

@@ -110,6 +110,16 @@ MUTANTS = {
         "self.next += operations;\n        for nodes",
         "for nodes",
     ),
+    "a skip takes copies of trees for the trees": (
+        "crates/proto/src/visit.rs",
+        "self.vids[usize::from(u64::from(tree.0) >= self.trees)]",
+        "self.vids[0]",
+    ),
+    "a skip leaves the numbers of a group's operations": (
+        "crates/sim/src/job/mod.rs",
+        "u64::from(job.first_step) * u64::from(each)",
+        "u64::from(job.first_step) * u64::from(each) * u64::from(lease.is_none())",
+    ),
     "a shard of a sum goes to another rank": (
         "crates/proto/src/pattern.rs",
         "if reduces { Parties::ToOne(rank) } else",

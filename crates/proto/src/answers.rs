@@ -23,16 +23,13 @@ impl Answers {
 
     /// Visits the state.
     pub(crate) fn visit(&mut self, v: &mut impl Visitor) {
-        let Answers {
-            reach: _,
-            // It matters to the unsent ones alone.
-            operation: _,
-            unsent,
-            expected,
-        } = self;
+        let Answers { reach: _, operation, unsent, expected } = self;
+        v.same(unsent.len() as u64);
+        // It matters to the unsent ones alone.
         if !unsent.is_empty() {
-            v.unlike();
+            v.number(operation, Counted::Operations);
         }
+        unsent.iter_mut().for_each(|vid| v.number(vid, Counted::Vids));
         v.number(expected, Counted::Vids);
     }
 

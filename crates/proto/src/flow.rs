@@ -157,13 +157,18 @@ impl TreeFlow {
             // Only a time-out reads it, and between equal states there is none.
             reported_silent: _,
         } = self;
+        let is_idle = flight.in_flight() == 0 && deadline.is_none();
         window.visit(v, flight.base());
         flight.visit(v);
         stats.visit(v);
         rtt.visit(v);
         [deadline, holes_at, probed].into_iter().for_each(|at| v.moment_if(at));
         v.same(u64::from(*backoffs) << 32 | u64::from(*hole_backoffs));
-        v.moment(last_seen);
+        // The first packet after a pause sets it.
+        match is_idle {
+            true => v.unread(last_seen),
+            false => v.moment(last_seen),
+        }
     }
 
     /// The next number to send: lost numbers first, then new ones that the window allows below `limit`.

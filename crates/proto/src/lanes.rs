@@ -7,7 +7,7 @@
 use std::hash::{Hash, Hasher};
 use std::ops::Range;
 
-use netsum_wire::Parties;
+use netsum_wire::{Parties, TreeId};
 
 use crate::handover::Finished;
 use crate::operations::{ActiveOperation, Operations, Submission};
@@ -130,7 +130,10 @@ impl<S> Lanes<S> {
 
     /// Visits the state; `state` visits the protocol's state of an operation.
     pub(crate) fn visit<V: Visitor>(&mut self, v: &mut V, state: impl Fn(&mut V, &mut S)) {
-        self.lanes.iter_mut().for_each(|lane| lane.visit(v, &state));
+        for (number, lane) in self.lanes.iter_mut().enumerate() {
+            v.of_tree(TreeId((number * self.per_lane) as u8));
+            lane.visit(v, &state);
+        }
     }
 
     /// Hashes what was submitted.

@@ -196,6 +196,25 @@ impl<S> Operations<S> {
     }
 }
 
+/// Visits what an operation does.
+fn visit_pattern(pattern: &Pattern, v: &mut impl Visitor) {
+    if *pattern == Pattern::Allreduce {
+        v.same(0);
+        return;
+    }
+    // Its fragments are not alike.
+    v.between_operations();
+    match pattern {
+        Pattern::Allreduce | Pattern::Barrier => v.same(1),
+        Pattern::Reduce(root) => v.same(u64::from(root.0) << 8 | 2),
+        Pattern::Broadcast(root) => v.same(u64::from(root.0) << 8 | 3),
+        Pattern::ReduceScatter(shards) | Pattern::Allgather(shards) => {
+            v.same((shards.len() as u64) << 8 | if pattern.copies() { 4 } else { 5 });
+            shards.iter().for_each(|&elements| v.same(elements));
+        }
+    }
+}
+
 /// One past the last number that fragments 0..`submitted` have on a tree.
 pub(crate) fn tree_end(submitted: u64, tree: usize, trees: usize) -> u64 {
     (submitted + trees as u64 - 1 - tree as u64) / trees as u64
@@ -219,9 +238,10 @@ impl<S> ActiveOperation<S> {
         v.format(*format);
         v.same(*numel);
         v.number_u32(fingerprint, Counted::Fingerprints);
-        if *fragments != Fragments::All || *pattern != Pattern::Allreduce {
+        if *fragments != Fragments::All {
             v.unlike();
         }
+        visit_pattern(pattern, v);
         v.number(first_g, Counted::Before);
         v.same(*leads);
         v.same(*count);

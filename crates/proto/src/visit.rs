@@ -6,7 +6,7 @@
 //! A value that is passed to `same` without need only prevents repetitions from being found; every other method needs
 //! a reason.
 
-use netsum_wire::{Format, JobId};
+use netsum_wire::{Format, JobId, TreeId};
 
 use crate::Time;
 use crate::operations::CHUNK_STEP;
@@ -22,6 +22,9 @@ pub trait Visitor {
     /// A moment, relative to now.
     fn moment(&mut self, at: &mut Time);
 
+    /// A moment on which nothing depends until it is set anew: it moves with the others.
+    fn unread(&mut self, at: &mut Time);
+
     /// A counter on which nothing depends: it grows by as much in every repetition.
     fn count(&mut self, counter: &mut u64);
 
@@ -29,8 +32,14 @@ pub trait Visitor {
     /// ([`without_marks`](crate::congestion::without_marks)).
     fn share(&mut self, share: &mut f64);
 
-    /// The numbers that follow are those of this job.
+    /// The numbers that follow are those of this job, and of its first tree.
     fn of_job(&mut self, job: JobId);
+
+    /// The numbers that follow are those of this tree of the job, and of all with the same operations.
+    fn of_tree(&mut self, tree: TreeId);
+
+    /// A state that is compared between operations, and is like no other within one.
+    fn between_operations(&mut self);
 
     /// A number, relative to the job's [`Origin`].
     fn number(&mut self, number: &mut u64, counted: Counted);
@@ -61,13 +70,11 @@ pub trait Visitor {
 pub enum Counted {
     /// Fragments of one tree.
     Vids,
-    /// Fragments of all trees.
-    Fragments,
     /// Operations, by their ids.
     Operations,
     /// The same, by their fingerprints, which are as far from each other as the ids.
     Fingerprints,
-    /// Fragments of all trees before an operation.
+    /// Fragments of all trees with the same operations, before an operation.
     Before,
     /// Fragments of the running operation that have no result.
     Left,
@@ -78,23 +85,25 @@ pub enum Counted {
 /// From where the numbers of a job are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// A number of a tree.
-    pub vid: u64,
-    /// Number of trees.
+    /// A number of the trees, and one of their copies.
+    pub vids: [u64; 2],
+    /// Number of trees without copies.
     pub trees: u64,
     /// Id of an operation.
     pub operation: u64,
-    /// Whether states within one operation are compared; otherwise states between which operations end.
+    /// Whether states within one operation are compared, of which all ranks contribute to and take every fragment;
+    /// otherwise states between which operations end.
     pub within: bool,
 }
 
 impl Origin {
-    /// What is subtracted from a number.
-    pub fn of(&self, counted: Counted) -> u64 {
-        let fragments = self.trees.wrapping_mul(self.vid);
+    /// What is subtracted from a number of a tree.
+    pub fn of(&self, tree: TreeId, counted: Counted) -> u64 {
+        let vid = self.vids[usize::from(u64::from(tree.0) >= self.trees)];
+        let fragments = self.trees.wrapping_mul(vid);
         match (counted, self.within) {
-            (Counted::Vids, _) => self.vid,
-            (Counted::Fragments, _) | (Counted::Before, false) => fragments,
+            (Counted::Vids, _) => vid,
+            (Counted::Before, false) => fragments,
             (Counted::Operations | Counted::Fingerprints, _) | (Counted::Chunks, false) => {
                 self.operation
             }

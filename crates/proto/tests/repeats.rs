@@ -1,6 +1,7 @@
 //! A world of `panama` that is moved to later numbers and a later time goes on as the one that stayed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use netsum_proto::congestion::CongestionRule;
 use netsum_proto::panama::{
@@ -14,6 +15,7 @@ use netsum_wire::{Dtype, Epoch, Format, JobId, Rank, ReduceOp, TreeId};
 use proptest::prelude::*;
 
 const WORKERS: u32 = 3;
+/// Trees without copies.
 const TREES: u8 = 2;
 const FRAGMENT_BYTES: u16 = 64;
 const FORMAT: Format = Format { dtype: Dtype::F32, op: ReduceOp::Sum };
@@ -79,6 +81,8 @@ enum To {
 /// Two workers beneath a switch, one beside it beneath the root.
 #[derive(Clone)]
 struct World {
+    /// Number of trees with copies.
+    trees: u8,
     now: Time,
     workers: Vec<Worker>,
     switches: [Switch<Counts>; 2],
@@ -89,7 +93,8 @@ struct World {
 }
 
 impl World {
-    fn new(rule: CongestionRule, window_max: u16) -> World {
+    fn new(rule: CongestionRule, window_max: u16, copies: bool) -> World {
+        let trees = if copies { 2 * TREES } else { TREES };
         let lease = |tree, children: &[(PortId, u64)], parent| Lease {
             job: JobId(7),
             epoch: Epoch(1),
@@ -105,7 +110,7 @@ impl World {
         };
         let now = Time(1_000);
         let mut switches = [Switch::new(Counts::default()), Switch::new(Counts::default())];
-        for tree in 0..TREES {
+        for tree in 0..trees {
             let root = lease(tree, &[(LOWER, 3), (PortId(2), 4)], None);
             let lower = lease(tree, &[(PortId(0), 1), (PortId(1), 2)], Some(PARENT));
             switches[0].install(now, root).unwrap();
@@ -117,8 +122,8 @@ impl World {
                 epoch: Epoch(1),
                 rank: Rank(rank),
                 ranks: WORKERS,
-                trees: TREES,
-                copies: false,
+                trees,
+                copies,
                 window_max,
                 fragment_bytes: FRAGMENT_BYTES,
                 congestion: rule,
@@ -128,10 +133,10 @@ impl World {
         };
         let workers = (0..WORKERS).map(worker).collect();
         let (network, seen, accepted) = Default::default();
-        World { now, workers, switches, network, seen, accepted }
+        World { trees, now, workers, switches, network, seen, accepted }
     }
 
-    fn submit(&mut self, id: u64, fragments: u64) {
+    fn submit(&mut self, id: u64, fragments: u64, pattern: &Pattern) {
         for worker in 0..WORKERS as usize {
             self.workers[worker].submit(Submission {
                 id,
@@ -139,7 +144,7 @@ impl World {
                 numel: fragments * u64::from(FRAGMENT_BYTES) / 4,
                 fingerprint: id as u32,
                 fragments: Fragments::All,
-                pattern: Pattern::Allreduce,
+                pattern: pattern.clone(),
             });
             self.pump(worker);
         }
@@ -148,8 +153,10 @@ impl World {
     fn pump(&mut self, worker: usize) {
         while let Some(outgoing) = self.workers[worker].poll_transmit(self.now) {
             let (switch, port) = (usize::from(worker < 2), PortId(worker as u32));
-            self.send(To::Switch(switch, port), outgoing.header, 1);
+            let count = outgoing.payload.is_some().into();
+            self.send(To::Switch(switch, port), outgoing.header, count);
         }
+        self.accepted.extend(std::iter::from_fn(|| self.workers[worker].poll_settled()));
         while self.workers[worker].poll_event().is_some() {}
     }
 
@@ -222,11 +229,12 @@ impl World {
     }
 
     fn origin(&self, operation: u64, within: bool) -> Origin {
-        Origin { vid: self.workers[0].first_open(), trees: TREES.into(), operation, within }
+        Origin { vids: self.workers[0].first_open(), trees: TREES.into(), operation, within }
     }
 
     fn record(&mut self, origin: Origin) -> Vec<u64> {
-        let mut recorder = Recorder { now: self.now, origin, words: Vec::new() };
+        let (tree, words) = (TreeId(0), Vec::new());
+        let mut recorder = Recorder { now: self.now, origin, tree, words };
         self.visit(&mut recorder);
         recorder.words
     }
@@ -235,6 +243,7 @@ impl World {
 struct Recorder {
     now: Time,
     origin: Origin,
+    tree: TreeId,
     words: Vec<u64>,
 }
 
@@ -251,26 +260,40 @@ impl Visitor for Recorder {
         self.words.push(at.0.wrapping_sub(self.now.0));
     }
 
+    fn unread(&mut self, _: &mut Time) {}
+
     fn count(&mut self, _: &mut u64) {}
 
     fn share(&mut self, share: &mut f64) {
         self.words.push(share.to_bits());
     }
 
-    fn of_job(&mut self, _: JobId) {}
+    fn of_job(&mut self, _: JobId) {
+        self.tree = TreeId(0);
+    }
+
+    fn of_tree(&mut self, tree: TreeId) {
+        self.tree = tree;
+    }
+
+    fn between_operations(&mut self) {
+        assert!(!self.origin.within, "only allreduces are compared within an operation");
+    }
 
     fn number(&mut self, number: &mut u64, counted: Counted) {
-        self.words.push(number.wrapping_sub(self.origin.of(counted)));
+        self.words.push(number.wrapping_sub(self.origin.of(self.tree, counted)));
     }
 
     fn number_u32(&mut self, number: &mut u32, counted: Counted) {
-        self.words.push(number.wrapping_sub(self.origin.of(counted) as u32).into());
+        let origin = self.origin.of(self.tree, counted) as u32;
+        self.words.push(number.wrapping_sub(origin).into());
     }
 }
 
 struct Mover {
     by_ns: u64,
     origins: [Origin; 2],
+    tree: TreeId,
 }
 
 impl Visitor for Mover {
@@ -282,21 +305,49 @@ impl Visitor for Mover {
         at.0 += self.by_ns;
     }
 
+    fn unread(&mut self, at: &mut Time) {
+        self.moment(at);
+    }
+
     fn count(&mut self, _: &mut u64) {}
 
     fn share(&mut self, _: &mut f64) {}
 
-    fn of_job(&mut self, _: JobId) {}
+    fn of_job(&mut self, _: JobId) {
+        self.tree = TreeId(0);
+    }
+
+    fn of_tree(&mut self, tree: TreeId) {
+        self.tree = tree;
+    }
+
+    fn between_operations(&mut self) {}
 
     fn number(&mut self, number: &mut u64, counted: Counted) {
-        let [from, to] = self.origins.map(|origin| origin.of(counted));
+        let [from, to] = self.origins.map(|origin| origin.of(self.tree, counted));
         *number = number.wrapping_sub(from).wrapping_add(to);
     }
 
     fn number_u32(&mut self, number: &mut u32, counted: Counted) {
-        let [from, to] = self.origins.map(|origin| origin.of(counted) as u32);
+        let [from, to] = self.origins.map(|origin| origin.of(self.tree, counted) as u32);
         *number = number.wrapping_sub(from).wrapping_add(to);
     }
+}
+
+/// What operations do that follow each other, each of 100 fragments.
+fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
+    let shards = |shards: [u64; 3]| -> Arc<[u64]> {
+        shards.map(|fragments| fragments * u64::from(FRAGMENT_BYTES) / 4).into()
+    };
+    let pattern = prop_oneof![
+        Just(Pattern::Allreduce),
+        Just(Pattern::ReduceScatter(shards([34, 33, 33]))),
+        Just(Pattern::ReduceScatter(shards([90, 0, 10]))),
+        Just(Pattern::Allgather(shards([30, 50, 20]))),
+        (0..WORKERS).prop_map(|root| Pattern::Reduce(Rank(root))),
+        (0..WORKERS).prop_map(|root| Pattern::Broadcast(Rank(root))),
+    ];
+    proptest::collection::vec(pattern, 5)
 }
 
 fn steps(count: std::ops::Range<usize>) -> impl Strategy<Value = Vec<(u8, usize, u64)>> {
@@ -319,22 +370,29 @@ proptest! {
         ],
         window_max in prop_oneof![Just(3u16), Just(8), Just(20)],
         (before, after) in (steps(0..600), steps(1..600)),
-        (vids, operations, by_ns) in (0..100_000u64, 0..1_000u64, 0..1_000_000u64),
-        within in any::<bool>(),
+        (vids, copied) in (0..100_000u64, 0..100_000u64),
+        (operations, by_ns) in (0..1_000u64, 0..1_000_000u64),
+        patterns in patterns(),
+        (within, copies) in (any::<bool>(), any::<bool>()),
     ) {
-        let mut stayed = World::new(rule, window_max);
-        if within {
-            stayed.submit(3, LONG);
-        } else {
-            (3..8).for_each(|id| stayed.submit(id, SHORT));
+        let mut stayed = World::new(rule, window_max, copies);
+        match (within, copies) {
+            (true, _) => stayed.submit(3, LONG, &Pattern::Allreduce),
+            (_, false) => (3..8).for_each(|id| stayed.submit(id, SHORT, &Pattern::Allreduce)),
+            _ => (3..).zip(&patterns).for_each(|(id, pattern)| stayed.submit(id, SHORT, pattern)),
         }
         before.into_iter().for_each(|step| stayed.step(step));
         let mut moved = stayed.clone();
         let from = stayed.origin(3, within);
         let operations = if within { 0 } else { operations };
-        let to = Origin { vid: from.vid + vids, operation: from.operation + operations, ..from };
-        moved.visit(&mut Mover { by_ns, origins: [from, to] });
-        prop_assert_eq!(moved.workers[0].first_open(), to.vid);
+        let by = [vids, if copies { copied } else { 0 }];
+        let to = Origin {
+            vids: [0, 1].map(|half| from.vids[half] + by[half]),
+            operation: from.operation + operations,
+            ..from
+        };
+        moved.visit(&mut Mover { by_ns, origins: [from, to], tree: TreeId(0) });
+        prop_assert_eq!(moved.workers[0].first_open(), to.vids);
         prop_assert_eq!(stayed.record(from), moved.record(to));
         let bound = moved.workers[0].rounds_left(1);
         if within {
@@ -358,13 +416,13 @@ proptest! {
             });
             prop_assert_eq!(stayed, moved);
         }
-        let mover = &mut Mover { by_ns, origins: [from, to] };
+        let mover = &mut Mover { by_ns, origins: [from, to], tree: TreeId(0) };
         stayed.seen.iter_mut().for_each(|(_, header)| visit_header(header, mover));
         prop_assert_eq!(&stayed.seen, &moved.seen);
-        let trees = u64::from(TREES);
-        let elements = if within { vids * trees * u64::from(FRAGMENT_BYTES) / 4 } else { 0 };
+        let (each, trees) = (u64::from(TREES), u64::from(stayed.trees));
+        let elements = if within { vids * each * u64::from(FRAGMENT_BYTES) / 4 } else { 0 };
         let expected = stayed.accepted.iter().map(|accepted| Accepted {
-            g: accepted.g + vids * trees,
+            g: accepted.g + by[usize::from(accepted.g % trees >= each)] * trees,
             id: accepted.id + operations,
             elements: accepted.elements.start + elements..accepted.elements.end + elements,
         });

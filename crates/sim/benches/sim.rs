@@ -3,7 +3,8 @@
 //! A packet-hop is one packet, data or acknowledgement, that crosses one link. Fat trees of 10 Gbit/s and 1 µs per
 //! link, DCTCP (1,502 bytes on the wire, marking at 85 packets, queues of 250): a permutation of 1 MB flows, and
 //! web-search flows at a load of 0.6 that arrive over 2 ms; both run for 10 ms of simulated time. CPU seconds are the
-//! kernel's count for the one thread. The same on two threads, alternating with one: speed-up and cost.
+//! kernel's count for the one thread. The same on two threads, alternating with one: speed-up and cost
+//! (`--two-threads`: this alone).
 //!
 //! Training steps on 1,024 hosts (a ring of all hosts, 4 MiB per step) with what repeats itself skipped, beside the
 //! same without skips, alternating (`--repeats`: this alone): alone, beside a flow of 1 MB in every tenth step, and
@@ -84,6 +85,10 @@ fn main() {
     let out = value("--out").map(PathBuf::from);
     if arguments.iter().any(|argument| argument == "--repeats") {
         repeats();
+        return;
+    }
+    if arguments.iter().any(|argument| argument == "--two-threads") {
+        TWO_THREADS_K.into_iter().for_each(|k| _ = two_threads(k));
         return;
     }
     let mut curve = Vec::new();

@@ -4,10 +4,12 @@
 //! compile until somebody has decided what it is. A field that is passed to `same` without need only prevents skips;
 //! the other methods need a reason.
 
+use std::collections::BTreeMap;
+
 use netsum_proto::Time;
 use netsum_proto::congestion::without_marks;
 use netsum_proto::visit::{Counted, Origin, Visitor as MachineVisitor};
-use netsum_wire::JobId;
+use netsum_wire::{JobId, TreeId};
 
 use crate::tcp::Estimates;
 
@@ -79,14 +81,16 @@ pub(crate) trait Visitor: MachineVisitor {
     }
 }
 
-/// By job, from where its numbers are counted; `None` for jobs without machines.
-pub(crate) type Origins = Vec<Option<Origin>>;
+/// By job with machines, from where its numbers are counted.
+pub(crate) type Origins = BTreeMap<u32, Origin>;
 
 /// The origin of a job that has none.
-const NO_ORIGIN: Origin = Origin { vid: 0, trees: 1, operation: 0, within: true };
+const NO_ORIGIN: Origin = Origin { vids: [0; 2], trees: 1, operation: 0, within: true };
+
+const FIRST_TREE: TreeId = TreeId(0);
 
 fn origin_of(origins: &Origins, job: JobId) -> Origin {
-    origins.get(job.0 as usize).copied().flatten().unwrap_or(NO_ORIGIN)
+    origins.get(&job.0).copied().unwrap_or(NO_ORIGIN)
 }
 
 /// Writes the state down.
@@ -94,6 +98,7 @@ pub(crate) struct Recorder<'a> {
     now_ps: u64,
     origins: &'a Origins,
     origin: Origin,
+    tree: TreeId,
     contents: Vec<u32>,
     /// The state, with moments relative to `now_ps`. Equal records are equal states: every list is preceded by its
     /// length, and every value has its place.
@@ -112,6 +117,7 @@ impl<'a> Recorder<'a> {
             now_ps,
             origins,
             origin: NO_ORIGIN,
+            tree: FIRST_TREE,
             contents: Vec::new(),
             words: Vec::new(),
             counters: Vec::new(),
@@ -137,6 +143,8 @@ impl MachineVisitor for Recorder<'_> {
         self.words.push(at.0.wrapping_sub(self.now_ps / 1000));
     }
 
+    fn unread(&mut self, _: &mut Time) {}
+
     #[inline]
     fn count(&mut self, counter: &mut u64) {
         self.counters.push(*counter);
@@ -148,18 +156,31 @@ impl MachineVisitor for Recorder<'_> {
     }
 
     fn of_job(&mut self, job: JobId) {
-        self.origin = origin_of(self.origins, job);
+        (self.origin, self.tree) = (origin_of(self.origins, job), FIRST_TREE);
         self.words.push(job.0.into());
     }
 
     #[inline]
+    fn of_tree(&mut self, tree: TreeId) {
+        self.tree = tree;
+    }
+
+    #[inline]
+    fn between_operations(&mut self) {
+        if self.origin.within {
+            self.unlike();
+        }
+    }
+
+    #[inline]
     fn number(&mut self, number: &mut u64, counted: Counted) {
-        self.words.push(number.wrapping_sub(self.origin.of(counted)));
+        self.words.push(number.wrapping_sub(self.origin.of(self.tree, counted)));
     }
 
     #[inline]
     fn number_u32(&mut self, number: &mut u32, counted: Counted) {
-        self.words.push(number.wrapping_sub(self.origin.of(counted) as u32).into());
+        let origin = self.origin.of(self.tree, counted) as u32;
+        self.words.push(number.wrapping_sub(origin).into());
     }
 }
 
@@ -203,6 +224,7 @@ pub(crate) struct Mover<'a> {
     origins: [&'a Origins; 2],
     /// Before and after the move.
     origin: [Origin; 2],
+    tree: TreeId,
     contents: Vec<u32>,
 }
 
@@ -220,6 +242,7 @@ impl<'a> Mover<'a> {
             decayed: (0.0, 0, 0.0),
             origins,
             origin: [NO_ORIGIN; 2],
+            tree: FIRST_TREE,
             contents: Vec::new(),
         }
     }
@@ -232,6 +255,10 @@ impl MachineVisitor for Mover<'_> {
 
     fn moment(&mut self, at: &mut Time) {
         at.0 += self.by_ps / 1000;
+    }
+
+    fn unread(&mut self, at: &mut Time) {
+        self.moment(at);
     }
 
     fn count(&mut self, counter: &mut u64) {
@@ -248,15 +275,22 @@ impl MachineVisitor for Mover<'_> {
 
     fn of_job(&mut self, job: JobId) {
         self.origin = self.origins.map(|origins| origin_of(origins, job));
+        self.tree = FIRST_TREE;
     }
 
+    fn of_tree(&mut self, tree: TreeId) {
+        self.tree = tree;
+    }
+
+    fn between_operations(&mut self) {}
+
     fn number(&mut self, number: &mut u64, counted: Counted) {
-        let [from, to] = self.origin.map(|origin| origin.of(counted));
+        let [from, to] = self.origin.map(|origin| origin.of(self.tree, counted));
         *number = number.wrapping_sub(from).wrapping_add(to);
     }
 
     fn number_u32(&mut self, number: &mut u32, counted: Counted) {
-        let [from, to] = self.origin.map(|origin| origin.of(counted) as u32);
+        let [from, to] = self.origin.map(|origin| origin.of(self.tree, counted) as u32);
         *number = number.wrapping_sub(from).wrapping_add(to);
     }
 }

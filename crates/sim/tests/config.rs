@@ -444,6 +444,30 @@ fn layers_overlap_with_computing() {
     same(layers(7_040_000, 704_000, true), 2000.0 + alone(7_040_000 + 704_000));
 }
 
+/// Steps, also of a schedule, begin a period after each other, or as soon as the last one has ended.
+#[test]
+fn steps_begin_a_period_after_each_other() {
+    let starts_us = |job: &str| -> Vec<f64> {
+        let text = format!(
+            "duration = \"1s\"\n[fabric]\nkind = \"single-switch\"\nhosts = 4\n[[jobs]]\nsteps = 4\n{job}\n"
+        );
+        let (config, built) =
+            parse(&text, "run.toml", Path::new(".")).unwrap_or_else(|e| panic!("{e}"));
+        let folder = tempfile::tempdir().unwrap();
+        run::run(&config, built, folder.path(), None, |_| ControlFlow::Continue(())).unwrap();
+        let steps = std::fs::read_to_string(folder.path().join("steps.csv")).unwrap();
+        steps.lines().skip(1).map(|line| line.split(',').nth(2).unwrap().parse().unwrap()).collect()
+    };
+    let sharded = "parallel = { data = 4, layers = 2, forward = \"50us\", parameters = \"100kB\", sharding = \"full\" }";
+    for job in ["workers = 4\ncompute = \"50us\"\nbytes = 100000", sharded] {
+        let paced = starts_us(&format!("{job}\nperiod = \"3ms\""));
+        assert_eq!(paced, [0.0, 3_000.0, 6_000.0, 9_000.0], "{job}");
+        let at_once = starts_us(&format!("{job}\nperiod = \"10us\""));
+        assert_eq!(at_once, starts_us(job), "{job}");
+        assert!(at_once[3] < 3_000.0, "{job}: {at_once:?}");
+    }
+}
+
 /// Where a mix's jobs are and in which order changes nothing else about them. On hosts drawn at random the load is as
 /// even as in rows, and a ring in random order crosses between two halves of n hosts n²/2(n−1) times on average.
 #[test]

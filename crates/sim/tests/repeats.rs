@@ -47,6 +47,9 @@ const SCHEMES: &[&str] = &[
     "atp",
     "atp-no-control",
 ];
+/// Schemes by which jobs with schedules can do all collectives in the network.
+const ALL_COLLECTIVES: &[&str] =
+    &["panama", "panama-per-branch", "panama-coupled", "atp", "switchml"];
 const BUFFERS: &[&str] = &[
     "",
     "",
@@ -85,16 +88,22 @@ fn flows() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Start and compute time in microseconds, bytes, workers, steps, buckets.
-fn jobs() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32, u32)>> {
+/// Least time between steps in microseconds: none, or more than most steps take.
+fn periods() -> impl Strategy<Value = u32> {
+    select(&[0u32, 0, 700, 4_000][..])
+}
+
+/// Start and compute time in microseconds, bytes, workers, steps, buckets, period.
+fn jobs() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, u32, u32, u32)>> {
     let bytes = prop_oneof![10_000u32..300_000, (1u32..80).prop_map(|n| n * 27_720)];
-    let job = (prop_oneof![Just(0), 0u32..3_000], 0u32..300, bytes, 2u32..12, 5u32..60, 1u32..4);
+    let start = prop_oneof![Just(0), 0u32..3_000];
+    let job = (start, 0u32..300, bytes, 2u32..12, 5u32..60, 1u32..4, periods());
     proptest::collection::vec(job, 1..3)
 }
 
-/// Parallel training, with a rank or two per host, messages within hosts that take their time or none, and steps.
-fn parallels() -> impl Strategy<Value = Vec<(Parallel, u32, bool, u32)>> {
-    let job = (parallel(), 1u32..3, any::<bool>(), 5u32..40);
+/// Parallel training, with a rank or two per host, messages within hosts that take their time or none, steps, period.
+fn parallels() -> impl Strategy<Value = Vec<(Parallel, u32, bool, u32, u32)>> {
+    let job = (parallel(), 1u32..3, any::<bool>(), 5u32..40, periods());
     proptest::collection::vec(job, 0..2)
 }
 
@@ -152,7 +161,7 @@ proptest! {
     fn skips_change_no_byte(
         (fabric, hosts) in select(FABRICS),
         latency in select(&["0ns", "150ns", "1us", "2500ns"][..]),
-        scheme in select(SCHEMES),
+        (scheme, collectives) in (select(SCHEMES), any::<bool>()),
         (buffers, marks, host) in (
             select(BUFFERS),
             4u32..80,
@@ -178,25 +187,28 @@ proptest! {
              [switch]\nmark_packets = {marks}\npaths = \"{paths}\"\n{buffers}\n{host}{samples}\
              [scheme]\nkind = \"{scheme}\"\n"
         );
+        if collectives && ALL_COLLECTIVES.contains(&scheme) {
+            text.push_str("collectives = \"all\"\n");
+        }
         for flows in flows.iter().filter(|flows| !flows.is_empty()) {
             write!(text, "[[flows]]\n{flows}\n").unwrap();
         }
-        for (start, compute, bytes, workers, steps, buckets) in jobs {
+        for (start, compute, bytes, workers, steps, buckets, period) in jobs {
             let workers = workers.min(hosts);
             let overlap = if buckets > 1 { format!("buckets = {buckets}\n") } else { String::new() };
             write!(
                 text,
                 "[[jobs]]\nstart = \"{start}us\"\ncompute = \"{compute}us\"\nbytes = {bytes}\n\
-                 workers = {workers}\nsteps = {steps}\n{overlap}"
+                 workers = {workers}\nsteps = {steps}\nperiod = \"{period}us\"\n{overlap}"
             ).unwrap();
         }
-        for (step, per_host, is_timed, steps) in parallels {
+        for (step, per_host, is_timed, steps, period) in parallels {
             let latency = if is_timed { "2500ns" } else { "0ns" };
             let rate = if is_timed { "40Gbit/s" } else { "9000Gbit/s" };
             if step.ranks() as u32 <= hosts * per_host {
                 write!(
                     text,
-                    "[[jobs]]\n{}\nsteps = {steps}\nranks = {{ per_host = {per_host}, eager = \"20kB\", \
+                    "[[jobs]]\n{}\nsteps = {steps}\nperiod = \"{period}us\"\nranks = {{ per_host = {per_host}, eager = \"20kB\", \
                      local_rate = \"{rate}\", local_latency = \"{latency}\" }}\n",
                     written(&step)
                 ).unwrap();
@@ -530,6 +542,36 @@ fn schedules_alone_are_skipped() {
     }
 }
 
+/// Trees; with `copies` they do all collectives.
+fn by_trees(trees: u8, window_max: u16, copies: bool) -> Scheme {
+    Scheme::Trees { trees, config: TreeConfig { window_max, copies, ..TreeConfig::default() } }
+}
+
+/// The same by trees: sharded training, and all that switches help with.
+#[test]
+fn schedules_by_trees_are_skipped() {
+    let topology = fat_tree(4, RATE, Addressing::default()).unwrap().topology();
+    let network = Switching { mark_packets: 250, ..SWITCHING };
+    let part = |(number, kind): (u32, Kind)| Part {
+        kind,
+        members: (number % 3, 9),
+        bytes: 70_001,
+        compute_ps: 5 * US,
+        waits: Waits::End,
+    };
+    let mixed = schedule_of(12, &(0..).zip(KINDS).map(part).collect::<Vec<Part>>(), None);
+    let optimizer = Parallel { sharding: Sharding::Optimizer, parameter_bytes: 123_456, ..SHARDED };
+    for schedule in [SHARDED.schedule("test").unwrap(), optimizer.schedule("test").unwrap(), mixed]
+    {
+        for (trees, window_max) in [(1, 5), (2, 64), (4, 7)] {
+            let job = replayed(schedule.clone(), 1, 60, PERIOD_PS);
+            let job = JobSpec { scheme: by_trees(trees, window_max, true), ..job };
+            let share = share(&topology, network, std::slice::from_ref(&job), &[]);
+            assert!(share > 0.6, "{job:?}: {share}");
+        }
+    }
+}
+
 /// Rings of one packet each that wait for each other fall into step by themselves.
 #[test]
 fn sharded_training_falls_into_step() {
@@ -712,14 +754,16 @@ fn collective(kind: Kind, members: u32) -> Option<Collective> {
 fn skips_change_no_result_of_schedules() {
     let mut runner = TestRunner::new(ProptestConfig { cases: 300, ..ProptestConfig::default() });
     let of = |algorithm| Scheme::Hosts { algorithm, ecn: true, rings: 1 };
-    let config = TreeConfig { window_max: 7, ..TreeConfig::default() };
     let schemes = [
         of(HostAlgorithm::Ring),
         of(HostAlgorithm::Ring),
         of(HostAlgorithm::HalvingDoubling),
         of(HostAlgorithm::ParameterServer),
         of(HostAlgorithm::Shares),
-        Scheme::Trees { trees: 2, config },
+        by_trees(2, 7, false),
+        by_trees(1, 3, true),
+        by_trees(2, 7, true),
+        by_trees(3, 40, true),
     ];
     let job = (
         (parts(), 2u32..12),

@@ -40,7 +40,7 @@ impl Parties {
     }
 
     /// Its code in a packet; [`Parties::rank`] is in a byte of its own.
-    pub(crate) const fn code(self) -> u8 {
+    pub const fn code(self) -> u8 {
         match self {
             Parties::All => 0,
             Parties::ToOne(_) => 1,
@@ -50,7 +50,7 @@ impl Parties {
     }
 
     /// The rank that it names, or 0.
-    pub(crate) const fn rank(self) -> u8 {
+    pub const fn rank(self) -> u8 {
         match self {
             Parties::ToOne(rank) | Parties::FromOne(rank) => rank,
             Parties::All | Parties::Nobody => 0,

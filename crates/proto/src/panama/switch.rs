@@ -252,8 +252,7 @@ impl<M: Memory> Switch<M> {
         }
     }
 
-    /// Visits the state; `stored` visits a stored packet. States with operations other than allreduce, or with partial
-    /// synchronisation, are like no others.
+    /// Visits the state; `stored` visits a stored packet. States with partial synchronisation are like no others.
     pub fn visit<V: Visitor>(&mut self, v: &mut V, stored: impl Fn(&mut V, &mut M, M::Buffer)) {
         let Switch { trees, memory, firm: _, outbox, drops } = self;
         if !(outbox.data.is_empty() && outbox.control.is_empty()) {

@@ -283,8 +283,7 @@ impl Worker {
         (self.config.epoch, self.turn, partial, &self.answers).hash(state);
     }
 
-    /// Visits the state. States with operations other than allreduce, or with partial synchronisation, are like no
-    /// others.
+    /// Visits the state. States with partial synchronisation are like no others.
     pub fn visit(&mut self, v: &mut impl Visitor) {
         let Worker {
             config,
@@ -304,14 +303,18 @@ impl Worker {
             v.unlike();
         }
         v.same(*turn as u64);
-        trees.iter_mut().for_each(|tree| tree.visit(v));
-        answers.iter_mut().for_each(|answers| answers.visit(v));
+        for ((number, tree), answers) in (0..).zip(trees).zip(answers) {
+            v.of_tree(TreeId(number));
+            tree.visit(v);
+            answers.visit(v);
+        }
         operations.visit(v, |v, missing| v.same(*missing));
     }
 
-    /// The lowest number without a result on the first tree.
-    pub fn first_open(&self) -> u64 {
-        self.trees[0].flight.base()
+    /// The lowest numbers without a result, on the first tree and on the first copy.
+    pub fn first_open(&self) -> [u64; 2] {
+        let of = |tree: usize| self.trees.get(tree).map_or(0, |tree| tree.flight.base());
+        [of(0), of(self.operations.per_lane())]
     }
 
     /// How often each tree can go on by so many fragments, more than 0, before the end of the running operation

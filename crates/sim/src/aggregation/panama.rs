@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use netsum_proto::panama::{Switch, Transmit, TreeCounters, TreeStats, Worker};
+use netsum_proto::panama::{Switch, Transmit, TreeCounters, TreeStats, Worker, WorkerConfig};
 use netsum_proto::{
     Aggregator, CongestionRule, DropCounters, Lateness, LeaseKey, PortId, Time, WorkerMachine,
 };
@@ -118,10 +118,13 @@ impl<P: Payload> Machines<Panama<P>> {
         self.residents[0].is_watched()
     }
 
-    /// Number of trees of a worker, and the lowest number without a result on the first of them.
-    pub(crate) fn origin(&self, worker: u32) -> Option<(u64, u64)> {
+    /// Number of trees of a worker without copies, and the lowest numbers without a result on the first of them and on
+    /// its copy.
+    pub(crate) fn origin(&self, worker: u32) -> Option<(u64, [u64; 2])> {
         let worker = self.worker(worker)?;
-        Some((worker.config().trees.into(), worker.first_open()))
+        let WorkerConfig { trees, copies, .. } = *worker.config();
+        let trees = if copies { trees / 2 } else { trees };
+        Some((trees.into(), worker.first_open()))
     }
 
     /// How often the trees of `ranks` workers, beginning with number `first`, can go on by so many fragments within

@@ -39,6 +39,9 @@ pub struct Job {
     /// Number of training steps; at least 1.
     #[serde(default = "defaults::steps")]
     pub steps: u32,
+    /// Minimum time between the starts of a worker's steps. If steps take less, all workers begin each step together.
+    #[serde(default = "defaults::no_time")]
+    pub period: Text<Latency>,
     /// Number of equal buckets of the gradients, 1 to 65,536, which are reduced during the backward pass; 1: no
     /// overlap.
     #[serde(default = "defaults::buckets")]
@@ -237,7 +240,7 @@ impl Builder<'_> {
                 start_ps,
                 placement,
                 steps: job.steps,
-                period_ps: 0,
+                period_ps: job.period.ps(),
                 buckets,
                 scheme,
                 roots,

@@ -354,7 +354,7 @@ impl Builder<'_> {
             start_ps: job.start.ps(),
             placement,
             steps: job.steps,
-            period_ps: 0,
+            period_ps: job.period.ps(),
             buckets: vec![Bucket { ready_ps: 0, bytes: 0 }],
             scheme: scheme.of_jobs(scheme.has_copies()),
             roots,

@@ -288,10 +288,17 @@ impl Jobs {
         }
     }
 
-    /// Id of the first operation of the first step of a job that not all workers have ended.
+    /// Id of the first operation, of a job or of a group with a lease, of the first step that not all workers have
+    /// ended.
     pub(crate) fn first_operation(&self, number: u32) -> u64 {
-        let job = self.jobs.get(number as usize).and_then(Option::as_ref);
-        job.map_or(0, |job| u64::from(job.first_step) * job.spec.buckets.len() as u64)
+        let lease = self.leases.get(&number);
+        let job = lease.map_or(number, |&(job, ..)| job);
+        let Some(Some(job)) = self.jobs.get(job as usize) else { return 0 };
+        let each = match (&job.reducer, lease) {
+            (Reducer::Schedule(player, _), Some(&(_, group, _))) => player.operations_of(group),
+            _ => job.spec.buckets.len() as u32,
+        };
+        u64::from(job.first_step) * u64::from(each)
     }
 
     /// Leases that the groups of a job's schedule hold.
@@ -368,7 +375,7 @@ impl Jobs {
             active,
             moment: _,
             noted: _,
-            // Beside leases nothing is skipped.
+            // They change with the jobs.
             leases: _,
             ended_leases,
             submissions,
@@ -442,9 +449,9 @@ impl Jobs {
         }
     }
 
-    /// Above the numbers of all jobs that have started.
-    pub(crate) fn numbers(&self) -> u32 {
-        self.jobs.len() as u32
+    /// Numbers of jobs that have started, and of leases.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        (0..self.jobs.len() as u32).chain(self.leases.keys().copied())
     }
 
     /// Handles the timer of a bucket that is ready.

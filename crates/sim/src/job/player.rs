@@ -354,6 +354,11 @@ impl Player {
         }
     }
 
+    /// Operations of a group in one run of the schedule.
+    pub(crate) fn operations_of(&self, group: u32) -> u32 {
+        self.operations[group as usize]
+    }
+
     /// Counts runs on, and with them operations.
     pub(crate) fn skip(&mut self, runs: u32) {
         let (runs, operations) = (u64::from(runs), &self.operations);

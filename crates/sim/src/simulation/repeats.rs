@@ -194,8 +194,6 @@ impl<P: Payload> Simulation<P> {
     pub(crate) fn can_skip(&self) -> bool {
         !self.repeats.is_off
             && self.hosts.jobs.active > 0
-            // Operations of groups in switches are not visited.
-            && !self.hosts.jobs.has_leases()
             // On an island without jobs the order of equal times counts from the start of the run.
             && !self.net.has_islands()
             && self.net.regions.len() == 1
@@ -217,6 +215,10 @@ impl<P: Payload> Simulation<P> {
     /// A state may repeat an earlier one: skips what it can.
     pub(crate) fn on_moment(&mut self, until_ps: u64) {
         let Some(view) = self.hosts.jobs.moment.take() else { return };
+        // Fragments of a group's operations are not alike.
+        if view == View::Round && self.hosts.jobs.has_leases() {
+            return;
+        }
         let hops = self.net.hops();
         if hops < self.repeats.due_at_hops[view as usize] {
             return;
@@ -224,9 +226,9 @@ impl<P: Payload> Simulation<P> {
         let state = self.write_down(view);
         self.repeats.skipped.states += 1;
         let words = state.words() as u64;
-        let per_hop = match state.origins.iter().any(Option::is_some) {
-            true => WORDS_PER_MACHINE_HOP,
-            false => WORDS_PER_HOP,
+        let per_hop = match state.origins.is_empty() {
+            true => WORDS_PER_HOP,
+            false => WORDS_PER_MACHINE_HOP,
         };
         self.repeats.due_at_hops[view as usize] = hops + words / per_hop;
         let same = |earlier: &&State| earlier.hash == state.hash && earlier.words == state.words;
@@ -284,15 +286,16 @@ impl<P: Payload> Simulation<P> {
         }
     }
 
-    /// From where the numbers of jobs with machines are counted: from the fragments and the step of the first worker.
+    /// From where the numbers of jobs with machines, and of groups with leases, are counted: from the fragments and the
+    /// step of the first worker.
     fn origins(&self, view: View) -> Origins {
         let of = |job| {
             let (_, first_worker) = self.hosts.jobs.in_network(job)?;
-            let (trees, vid) = self.aggregation.trees.origin(first_worker)?;
+            let (trees, vids) = self.aggregation.trees.origin(first_worker)?;
             let operation = self.hosts.jobs.first_operation(job);
-            Some(Origin { vid, trees, operation, within: view == View::Round })
+            Some((job, Origin { vids, trees, operation, within: view == View::Round }))
         };
-        (0..self.hosts.jobs.numbers()).map(of).collect()
+        self.hosts.jobs.numbers().filter_map(of).collect()
     }
 
     fn visit(&mut self, v: &mut impl Visitor, view: View, progress: &[Progress]) {
@@ -312,14 +315,11 @@ impl<P: Payload> Simulation<P> {
             round: now.round.wrapping_sub(then.round),
         });
         let by: Vec<Progress> = by.collect();
-        let later = state.origins.iter().zip(&earlier.origins);
-        let later: Option<Vec<_>> = later.map(|(now, then)| further(*now, *then)).collect();
-        let later = later?;
-        let fragments = || later.iter().map(|origin| origin.map_or(0, |by| by.vid));
-        let goes_on =
-            by.iter().any(|by| *by != Progress::default()) || fragments().any(|by| by > 0);
+        let later = further(&state.origins, &earlier.origins)?;
+        let goes_on = by.iter().any(|by| *by != Progress::default())
+            || later.values().any(|by| by.vids != [0; 2]);
         // Machines count in whole nanoseconds.
-        if state.origins.iter().any(Option::is_some) && !period_ps.is_multiple_of(1000) {
+        if !state.origins.is_empty() && !period_ps.is_multiple_of(1000) {
             return None;
         }
         let outside = self.net.regions[0].first_timer(|key| pending(view, key) == Pending::Beyond);
@@ -329,7 +329,7 @@ impl<P: Payload> Simulation<P> {
         let times = match goes_on && period_ps > 0 && self.hosts.stop_at_ps == u64::MAX {
             true => (room_ps / period_ps)
                 .min(self.hosts.jobs.repetitions(view, &by))
-                .min(self.rounds_left(view, fragments())),
+                .min(self.rounds_left(view, &later)),
             false => 0,
         };
         if times == 0 {
@@ -343,26 +343,27 @@ impl<P: Payload> Simulation<P> {
         let shares = earlier.shares.iter().zip(&state.shares);
         let decays: Option<Vec<u64>> = shares.map(|(then, now)| decays(*then, *now)).collect();
         let decays = decays?.into_iter().map(|each| each * times).collect();
-        let grown = |(now, by): (&Option<Origin>, &Option<Origin>)| {
-            let ((now, by), times) = (now.as_ref().zip(by.as_ref())?, times);
-            let (vid, operation) = (now.vid + times * by.vid, now.operation + times * by.operation);
-            Some(Origin { vid, operation, ..*now })
+        let grown = |(&job, now): (&u32, &Origin)| {
+            let by = &later[&job];
+            let vids = [0, 1].map(|half| now.vids[half] + times * by.vids[half]);
+            let operation = now.operation + times * by.operation;
+            (job, Origin { vids, operation, ..*now })
         };
-        let origins = state.origins.iter().zip(&later).map(grown).collect();
+        let origins = state.origins.iter().map(grown).collect();
         let growth = state.counters.iter().zip(&earlier.counters);
         let growth = growth.map(|(now, then)| (now - then) * times).collect();
         Some(Skip { times, period_ps, by, growth, decays, origins, samples })
     }
 
-    /// How often the trees of all jobs can go on by so many fragments each within their operations.
-    fn rounds_left(&self, view: View, fragments: impl Iterator<Item = u64>) -> u64 {
-        let of = |(job, fragments): (u32, u64)| {
+    /// How often the trees of all jobs can go on by as many fragments within their operations as these say.
+    fn rounds_left(&self, view: View, later: &Origins) -> u64 {
+        let of = |(&job, by): (&u32, &Origin)| {
             let (spec, first_worker) = self.hosts.jobs.in_network(job)?;
-            let ranks = spec.placement.len();
+            let (ranks, fragments) = (spec.placement.len(), by.vids[0]);
             let goes_on = view == View::Round && fragments > 0;
             goes_on.then(|| self.aggregation.trees.rounds_left(first_worker, ranks, fragments))
         };
-        (0..).zip(fragments).filter_map(of).min().unwrap_or(u64::MAX)
+        later.iter().filter_map(of).min().unwrap_or(u64::MAX)
     }
 
     fn skip(&mut self, earlier: &State, state: &State, skip: &Skip) {
@@ -385,17 +386,16 @@ impl<P: Payload> Simulation<P> {
     }
 }
 
-/// How much further a job is: `None` if one of the states lacks its machines.
-fn further(now: Option<Origin>, then: Option<Origin>) -> Option<Option<Origin>> {
-    match (now, then) {
-        (None, None) => Some(None),
-        (Some(now), Some(then)) => Some(Some(Origin {
-            vid: now.vid.checked_sub(then.vid)?,
-            operation: now.operation.checked_sub(then.operation)?,
-            ..now
-        })),
-        _ => None,
-    }
+/// How much further each job is: `None` if one of the states lacks its machines.
+fn further(now: &Origins, then: &Origins) -> Option<Origins> {
+    let of = |(&job, now): (&u32, &Origin)| {
+        let then = then.get(&job)?;
+        let [trees, copies] = [0, 1].map(|half| now.vids[half].checked_sub(then.vids[half]));
+        let (vids, operation) = ([trees?, copies?], now.operation.checked_sub(then.operation)?);
+        Some((job, Origin { vids, operation, ..*now }))
+    };
+    let later: Option<Origins> = now.iter().map(of).collect();
+    later.filter(|_| now.len() == then.len())
 }
 
 struct Skip {

@@ -1,5 +1,7 @@
 //! A set of vids near each other, of which those just before a vid are found at once.
 
+use crate::visit::Visitor;
+
 /// Vids in a word, and before a vid.
 const BITS: u32 = u64::BITS;
 
@@ -30,6 +32,21 @@ impl VidSet {
 
     pub(super) fn clear(&mut self) {
         self.words.fill(0);
+    }
+
+    /// Visits the members, all of which are less than `spread` after the first of two vids; they move to the second.
+    pub(super) fn visit(&mut self, v: &mut impl Visitor, [from, to]: [u32; 2], spread: u32) {
+        let is_member = |&ahead: &u32| {
+            let (word, bit) = self.place(from.wrapping_add(ahead));
+            self.words[word] & bit != 0
+        };
+        let members: Vec<u32> = (0..spread).filter(is_member).collect();
+        v.same(members.len() as u64);
+        members.iter().for_each(|&ahead| v.same(ahead.into()));
+        if from != to {
+            self.clear();
+            members.iter().for_each(|&ahead| self.insert(to.wrapping_add(ahead)));
+        }
     }
 
     /// The members among the 64 vids before this one: bit i is `vid` − 1 − i.

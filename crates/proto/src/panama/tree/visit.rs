@@ -1,7 +1,5 @@
 //! A tree node's state on a visit.
 
-use netsum_wire::Parties;
-
 use super::scoped::News;
 use super::{Cap, Phase, Shape, Slot, Tree, TreeCounters};
 use crate::visit::{Counted, Visitor};
@@ -31,7 +29,8 @@ impl<B: Copy> Tree<B> {
             last_seen,
         } = self;
         v.of_job(lease.job);
-        if lease.is_partial() || !empties.is_empty() || told.iter().any(Option::is_some) {
+        v.of_tree(lease.tree);
+        if lease.is_partial() || told.iter().any(Option::is_some) {
             v.unlike();
         }
         counters.visit(v);
@@ -58,9 +57,12 @@ impl<B: Copy> Tree<B> {
             }
         }
         v.set(*finished);
-        news.visit(v);
+        v.same(empties.len() as u64);
+        empties.iter_mut().for_each(|vid| v.number_u32(vid, Counted::Vids));
+        news.visit(v, [first, *retained_from], slots.len() as u32);
         meter.visit(v);
-        v.moment(last_seen);
+        // A packet sets it before anything else.
+        v.unread(last_seen);
         let by = retained_from.wrapping_sub(first) as usize & mask;
         slots.rotate_right(by);
         began.rotate_right(by);
@@ -87,16 +89,17 @@ impl<B: Copy> Slot<B> {
         v.set(*arrived);
         v.same((*marks).into());
         v.same(*missing);
-        if *asked | *contradicted | *asking != 0 {
+        if *contradicted != 0 {
             v.unlike();
         }
-        match shape {
-            Some(Shape { chunk, format, n_elems, parties: Parties::All }) => {
-                v.number_u32(chunk, Counted::Chunks);
-                v.format(*format);
-                v.same((*n_elems).into());
-            }
-            _ => v.unlike(),
+        v.set(*asked);
+        v.set(*asking);
+        v.same(shape.is_some().into());
+        if let Some(Shape { chunk, format, n_elems, parties }) = shape {
+            v.number_u32(chunk, Counted::Chunks);
+            v.format(*format);
+            let (code, rank) = (parties.code(), parties.rank());
+            v.same(u64::from(code) << 24 | u64::from(rank) << 16 | u64::from(*n_elems));
         }
         v.same(sum.is_some().into());
         sum.iter().for_each(|&sum| stored(v, sum));
@@ -135,14 +138,17 @@ impl TreeCounters {
 }
 
 impl News {
-    fn visit(&mut self, v: &mut impl Visitor) {
-        // Without vids below, none is complete.
-        let News { marks, down, answered, below, complete: _ } = self;
-        if below.is_some() {
-            v.unlike();
-        }
+    /// Visits the state. `first`: the lowest retained vid, before and after the visit; slots are `spread` vids.
+    fn visit(&mut self, v: &mut impl Visitor, first: [u32; 2], spread: u32) {
+        let News { marks, down, answered, below, complete } = self;
         marks.iter().for_each(|marks| v.same((*marks).into()));
         v.set(*down);
         answered.iter_mut().for_each(|vid| v.number_u32(vid, Counted::Vids));
+        v.same(below.is_some().into());
+        // Without vids below, none is complete.
+        if let Some(below) = below {
+            v.number_u32(below, Counted::Vids);
+            complete.visit(v, first, spread);
+        }
     }
 }
