@@ -31,6 +31,23 @@ def test_ranks_meet_by_themselves(tmp_path):
     assert sorted(ended.stdout.splitlines()) == [f"{rank} 3 3.0 word" for rank in range(3)]
 
 
+def test_ranks_that_end_leave_no_socket(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    counts = """
+import os
+from pathlib import Path
+from netsum.communicator import connect
+with connect(timeout_s=60.0) as world:
+    world.barrier()
+    folder = Path(os.environ["XDG_RUNTIME_DIR"], "netsum")
+    os.write(1, f"{len(list(folder.glob('*.sock')))}\\n".encode())
+    world.barrier()
+"""
+    ended = launch(tmp_path, counts, 2)
+    assert ended.stdout.splitlines() == ["2", "2"], ended.stderr
+    assert list(tmp_path.glob("netsum/*.sock")) == []
+
+
 def test_ranks_of_a_run_share_a_token_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setenv("NETSUM_TOKEN", "none")
     script = "import os; os.write(1, (os.environ['NETSUM_TOKEN'] + '\\n').encode())"

@@ -4,11 +4,13 @@ A thread waits for questions of the core and reads `sys._current_frames`. It nee
 core has another way if it does not get it.
 """
 
+import atexit
 import json
 import os
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -31,6 +33,12 @@ def serve() -> None:
         ours, theirs = socket.socketpair()
         threading.Thread(target=_answer, args=(ours,), name="netsum-stacks", daemon=True).start()
         _core.answer_stacks(theirs.detach())
+        atexit.register(_remove_socket)
+
+
+def _remove_socket() -> None:
+    """A process that ends leaves no socket at which nobody answers `netsum why`; a killed one does for a while."""
+    Path(_core.socket_folder(), f"{os.getpid()}.sock").unlink(missing_ok=True)
 
 
 def _answer(questions: socket.socket) -> None:

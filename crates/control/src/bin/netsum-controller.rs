@@ -149,6 +149,10 @@ impl Times {
     }
 }
 
+fn counted(number: usize, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
+}
+
 fn seconds(ms: u64) -> f64 {
     ms as f64 / 1e3
 }
@@ -167,12 +171,12 @@ fn main() -> ExitCode {
 fn run(arguments: &Arguments) -> Result<(), ControlError> {
     let fabric = Fabric::load(&arguments.fabric)?;
     if arguments.check {
-        let (hosts, switches, links) =
-            (fabric.hosts.len(), fabric.switches.len(), fabric.links.len());
-        println!(
-            "{}: {hosts} hosts, {switches} switches, {links} links; all is well",
-            arguments.fabric.display()
-        );
+        let parts = [
+            counted(fabric.hosts.len(), "host", "hosts"),
+            counted(fabric.switches.len(), "switch", "switches"),
+            counted(fabric.links.len(), "link", "links"),
+        ];
+        println!("{}: {}; all is well", arguments.fabric.display(), parts.join(", "));
         return Ok(());
     }
     log(arguments.json_log || arguments.log == LogFormat::Json);
