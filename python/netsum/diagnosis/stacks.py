@@ -5,6 +5,7 @@ core has another way if it does not get it.
 """
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -38,7 +39,9 @@ def serve() -> None:
 
 def _remove_socket() -> None:
     """A process that ends leaves no socket at which nobody answers `netsum why`; a killed one does for a while."""
-    Path(_core.socket_folder(), f"{os.getpid()}.sock").unlink(missing_ok=True)
+    # Nobody may have been able to ask: the folder can be another user's.
+    with contextlib.suppress(OSError):
+        Path(_core.socket_folder(), f"{os.getpid()}.sock").unlink()
 
 
 def _answer(questions: socket.socket) -> None:
