@@ -138,7 +138,7 @@ else
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 endif
 
-fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; SCALE=medium, full
+fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; some minutes, with SCALE=medium or full hours
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
 		$(BIN)/python $$run --out out/fig/$$(basename $$(dirname $$run)); \
 	done
@@ -164,7 +164,7 @@ test-gpu: build $(STAMPS)/torch ## NCCL with the plug-in and CUDA tensors on thi
 	cargo build --release --quiet --workspace $(FEATURES) --lib
 	$(BIN)/python tests/gpu/run.py --cargo='--workspace $(FEATURES)'
 
-paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; SCALE=medium, full
+paper: fig ## one page of all claims of the papers from the figures' results, into out/paper; as long as make fig; SCALE=medium, full
 	$(BIN)/python experiments/paper.py
 
 test-cluster: build $(STAMPS)/torch ## the long tests of what operators run: every end of a job under Slurm, 1,000 nodes and 500 deletions on Kubernetes, 50 random networks discovered; root

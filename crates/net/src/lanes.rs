@@ -365,6 +365,21 @@ mod tests {
         }
     }
 
+    #[test]
+    fn packets_of_two_protocols_are_not_opened_together() {
+        let Some(code) = detect() else {
+            println!("skipped: this processor has no vector instructions of AES");
+            return;
+        };
+        let (hops, mut packets) = train(code, Mac::Aegis);
+        // Its job and tree are where those of a tree's packet are.
+        packets[2][0] = netsum_wire::atp::SEALED_VERSION;
+        packets[2][3] = 2;
+        assert_eq!(netsum_wire::seal::hop_of(&packets[2]), Some((JobId(1), TreeId(2))));
+        let train = packets.each_mut().map(|packet| packet.as_mut_slice());
+        assert!(hops.check_ahead(PortId(3), train).is_none());
+    }
+
     proptest! {
         /// The oracle is the library's AEGIS-128L, one packet after the other.
         #[test]
