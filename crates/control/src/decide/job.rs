@@ -161,6 +161,8 @@ pub struct Job {
     pub fragment_bytes: Option<u32>,
     /// The plan that the workers have.
     pub current: Option<Plan>,
+    /// Number of the key under which that plan was made; 0: none, or it is not known.
+    pub plan_key: u64,
     pub(super) pending: Option<Pending>,
     /// Switches that may hold a lease of the job.
     pub(super) granted: BTreeSet<NodeId>,
@@ -333,6 +335,7 @@ impl Job {
             order: None,
             fragment_bytes: None,
             current: None,
+            plan_key: 0,
             pending: None,
             granted: BTreeSet::new(),
             refusals: BTreeMap::new(),
@@ -376,9 +379,19 @@ impl Job {
         self.suspicion.as_ref().is_some_and(Suspicion::gives_up)
     }
 
+    /// Number of its key; 0: it has none.
+    pub(super) fn key_id(&self) -> u64 {
+        self.key.as_ref().map_or(0, key_id)
+    }
+
+    /// Whether the plan in use was made under the key that ranks get. Otherwise it is about to be replaced.
+    pub(super) fn plan_has_key(&self) -> bool {
+        self.plan_key == 0 || self.plan_key == self.key_id()
+    }
+
     /// A plan with the number of the key from which ranks derive theirs.
     pub(super) fn with_key_id(&self, plan: pb::Plan) -> pb::Plan {
-        pb::Plan { key_id: self.key.as_ref().map_or(0, key_id), ..plan }
+        pb::Plan { key_id: self.key_id(), ..plan }
     }
 
     /// The message that brings a rank its key, unless the fabric is trusted.

@@ -187,7 +187,7 @@ impl State {
         let nodes =
             pending.plan.trees.iter().flat_map(|tree| tree.nodes.iter().map(|node| node.switch));
         let granted = std::mem::replace(&mut job.granted, nodes.collect());
-        job.current = Some(pending.plan);
+        (job.current, job.plan_key) = (Some(pending.plan), job.key_id());
         job.adopted_ms = now_ms;
         (job.silent_since_ms, job.worked_ms) = (None, None);
         let plan = job.with_key_id(plan);

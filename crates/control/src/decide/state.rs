@@ -323,7 +323,8 @@ impl State {
             return job;
         }
         job.join_by_ms = self.settings.join_timeout_ms;
-        let plan_gone = job.phase == Phase::Running && job.current.is_none();
+        let plan_gone =
+            job.phase == Phase::Running && (job.current.is_none() || !job.plan_has_key());
         job.replan_at_ms = (plan_gone && job.is_complete()).then_some(0);
         job.improve_at_ms = job.is_degraded().then_some(self.settings.switch_expected_ms);
         let trees = job.current.iter().flat_map(|plan| &plan.trees);

@@ -173,8 +173,10 @@ impl State {
         job.key = key;
         if job.phase == Phase::Running {
             job.replan_at_ms = Some(now_ms);
-            // A plan names its key. One without trees would otherwise stay, under another key and the same epoch.
+            // A plan names its key. One without trees would otherwise stay, under another key and the same epoch, and one
+            // whose leases are under way would be given to the ranks.
             job.current = job.current.take().filter(|plan| !plan.trees.is_empty());
+            job.pending = None;
         }
         let open = (0..).zip(&job.members).filter_map(|(rank, m)| Some((rank, m.session()?)));
         let send =
@@ -424,6 +426,7 @@ impl State {
         if moved {
             job.replan_at_ms = Some(now_ms);
         } else if let Some(plan) = &job.current
+            && job.plan_has_key()
             && epoch::is_newer(plan.epoch.into(), join.known_epoch)
         {
             let plan = pb::Plan { incarnation, ..plan_message(plan, &fabric, &topology) };

@@ -41,7 +41,10 @@ pub(crate) fn job_row(job: &Job, fabric: &Fabric, topology: &Topology) -> JobRow
         request: job.request,
         all_collectives: job.spec.all_collectives,
         key: job.key.map(|key| key.to_bytes().to_vec()),
-        plan: plan.map(|plan| plan_message(plan, fabric, topology).encode_to_vec()),
+        plan: plan.map(|plan| {
+            let plan = plan_message(plan, fabric, topology);
+            pb::Plan { key_id: job.plan_key, ..plan }.encode_to_vec()
+        }),
     }
 }
 
@@ -117,6 +120,7 @@ fn job(row: JobRow, topology: &Topology) -> Job {
     }
     // A plan with a switch that the fabric file no longer has is dropped.
     let plan = row.plan.and_then(|body| pb::Plan::decode(body.as_slice()).ok());
+    job.plan_key = plan.as_ref().map_or(0, |plan| plan.key_id);
     job.current = plan.and_then(|plan| plan_from_message(&plan, topology).ok());
     job
 }

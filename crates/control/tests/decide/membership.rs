@@ -1,5 +1,7 @@
 //! Rules for lost ranks, ended jobs, and claims of a Join.
 
+use std::collections::BTreeSet;
+
 use netsum_control::decide::{Answer, Event, Phase, Settings};
 use netsum_control::pb::worker_event::Event as WorkerMessage;
 use netsum_control::{Failure, MemoryStore, pb};
@@ -461,4 +463,67 @@ fn a_new_key_reaches_the_ranks_before_the_plan_that_needs_it() {
     assert!(refused(&mut world, 99).contains("99"));
     world.play(Event::StopJob { job, reason: String::new() }).unwrap();
     assert!(refused(&mut world, job).contains("is over"));
+}
+
+/// Epochs and keys of the plans that ranks were sent.
+fn plans_sent(world: &World) -> BTreeSet<(u32, u64)> {
+    let plans = world.messages.iter().filter_map(|(_, message)| match message {
+        WorkerMessage::Plan(plan) => Some((plan.epoch, plan.key_id)),
+        _ => None,
+    });
+    plans.collect()
+}
+
+#[test]
+fn no_rank_gets_a_plan_under_another_key_than_its_leases() {
+    let (old, new) = (netsum_lease::key_id(&KEY), netsum_lease::key_id(&REBUILT));
+    // A rank returns before the plan of the new key is made.
+    let mut world = World::standard();
+    let job = world.job();
+    world.play(Event::RekeyJob { job, key: REBUILT }).unwrap();
+    world.worker_gone(job, 0);
+    world.join(job, 0, "h0", 0).unwrap();
+    world.wait(1_000);
+    assert_eq!(plans_sent(&world), BTreeSet::from([(1, old), (2, new)]));
+
+    // The last lease of a plan under the old key is confirmed after the new one has come.
+    let mut world = World::standard();
+    let job = world.job();
+    world.mute = world.fabric.switches.iter().map(|switch| switch.name.clone()).collect();
+    world.granted.clear();
+    world.play(Event::RekeyJob { job, key: KEY }).unwrap();
+    world.wait(100);
+    world.mute.clear();
+    let mut unconfirmed = std::mem::take(&mut world.granted);
+    let last = unconfirmed.pop().expect("there are leases");
+    let confirm = |world: &mut World, (switch, lease): (String, pb::Lease)| {
+        let session = world.switches[&switch].0;
+        let (job, tree, epoch) = (lease.job, lease.tree, lease.epoch);
+        let ack = pb::LeaseAck { job, tree, epoch, ok: true, reason: String::new() };
+        world.play(Event::LeaseAck { session, ack }).unwrap();
+    };
+    unconfirmed.into_iter().for_each(|lease| confirm(&mut world, lease));
+    world.play(Event::RekeyJob { job, key: REBUILT }).unwrap();
+    confirm(&mut world, last);
+    world.wait(1_000);
+    assert_eq!(plans_sent(&world), BTreeSet::from([(1, old), (3, new)]));
+    world.check_leases();
+
+    // The controller dies before the plan of the new key is made.
+    let mut world = World::standard();
+    let job = world.job();
+    world.play(Event::RekeyJob { job, key: REBUILT }).unwrap();
+    let leases: Vec<_> =
+        world.switches.iter().map(|(name, s)| (name.clone(), s.1.clone())).collect();
+    let store = world.store.clone();
+    world.restart(Settings::default(), store);
+    for (name, leases) in leases {
+        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
+    }
+    for rank in 0..4 {
+        world.join(job, rank, &format!("h{rank}"), 1).unwrap();
+    }
+    world.wait(1_000);
+    assert_eq!(plans_sent(&world), BTreeSet::from([(1, old), (2, new)]));
+    world.check_leases();
 }
