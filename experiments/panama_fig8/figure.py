@@ -22,11 +22,11 @@ SCHEMES = [
     "panama-per-branch",
     "panama-coupled",
 ]
-# k of the fat tree, workers of a job, scaling of the models, simulated milliseconds, loads, seeds.
+# k of the fat tree, workers of a job, scaling of the models, simulated milliseconds, loads, seeds per load.
 SCALES = {
-    "small": (4, [4, 12], 0.004, 60, [0.4, 0.8], [1]),
-    "medium": (8, [8, 48], 0.02, 600, [0.4, 0.8], [1, 2, 3]),
-    "full": (16, [16, 96], 0.02, 600, [0.2, 0.4, 0.6, 0.8], [1]),
+    "small": (4, [4, 12], 0.004, 60, [0.4, 0.8], [1, 1]),
+    "medium": (8, [8, 48], 0.02, 600, [0.4, 0.8], [3, 3]),
+    "full": (16, [16, 96], 0.02, 600, [0.2, 0.4, 0.6, 0.8], [1, 1, 1, 5]),
 }
 BACKGROUND = 0.2
 # Flows that have started get a third of the time in addition; the jobs continue meanwhile.
@@ -49,18 +49,21 @@ SHORT_BYTES = 40_000_000
 
 def make(figure: Figure, tell) -> dict:
     """All schemes at all loads; then the sensitivity to parameters."""
-    *_, loads, seeds = SCALES[figure.scale]
+    *_, loads, counts = SCALES[figure.scale]
+    seeds = {load: range(1, count + 1) for load, count in zip(loads, counts, strict=True)}
     modes = {"greedy": SCHEMES, "paced": [kind for kind in SCHEMES if not kind.startswith("panama-0")]}
     names = {
-        (mode, kind, load): [f"{kind},load={load},seed={seed},{mode}" for seed in seeds]
+        (mode, kind, load): [_name(kind, load, seed, mode) for seed in seeds[load]]
         for mode, kinds in modes.items()
         for kind in kinds
         for load in loads
     }
+    # Those of the first seed come first: a figure that was interrupted can be read without the others.
     configs = {
-        name: config_of(figure.scale, kind, load, seed, mode)
-        for (mode, kind, load), all_names in names.items()
-        for name, seed in zip(all_names, seeds, strict=True)
+        _name(kind, load, seed, mode): config_of(figure.scale, kind, load, seed, mode)
+        for seed in range(1, max(counts) + 1)
+        for mode, kind, load in names
+        if seed in seeds[load]
     }
     varied = {} if figure.scale == "full" else _variations(figure.scale, loads[-1])
     runs = figure.run(configs | varied, tell)
@@ -68,7 +71,7 @@ def make(figure: Figure, tell) -> dict:
     points = {key: Point([runs[name] for name in group], end_us) for key, group in names.items()}
     at_top = {(mode, kind): names[mode, kind, loads[-1]] for mode, kinds in modes.items() for kind in kinds}
     top = {key: points[*key, loads[-1]] for key in at_top}
-    by_seed = [{key: Point([runs[group[at]]], end_us) for key, group in at_top.items()} for at in range(len(seeds))]
+    by_seed = [{key: Point([runs[group[at]]], end_us) for key, group in at_top.items()} for at in range(counts[-1])]
     claims = [claim for mode in ("paced", "greedy") for claim in _sampled(mode, top, by_seed)]
     lines = {
         "a) p99 FCT of short flows": (" ms", lambda p: p.p99_us / 1e3),
@@ -83,7 +86,7 @@ def make(figure: Figure, tell) -> dict:
     ]
     data = {
         "points": {f"{mode},{kind},load={load}": point.figures() for (mode, kind, load), point in points.items()},
-        "by_seed": _by_seed(runs, loads[-1], seeds, modes, end_us),
+        "by_seed": _by_seed(runs, loads[-1], seeds[loads[-1]], modes, end_us),
         "sensitivity": _sensitivity(runs, varied, loads[-1], end_us),
     }
     return figure.write(claims, plots, data)
@@ -222,6 +225,10 @@ _WHY = (
 )
 
 
+def _name(kind: str, load: float, seed: int, mode: str) -> str:
+    return f"{kind},load={load},seed={seed},{mode}"
+
+
 def config_of(scale: str, kind: str, load: float, seed: int, mode: str) -> dict:
     k, workers, shortened, duration_ms, *_ = SCALES[scale]
     config = {
@@ -268,13 +275,13 @@ def _varied_name(kind: str, table: str, key: str, value) -> str:
     return f"{kind},{table}.{key}={text}"
 
 
-def _by_seed(runs, load: float, seeds: list[int], modes: dict, end_us: float) -> list[dict]:
+def _by_seed(runs, load: float, seeds: range, modes: dict, end_us: float) -> list[dict]:
     """The paper's comparisons for each seed: a different draw of flows and jobs."""
     rows = []
     for mode in modes if len(seeds) > 1 else []:
         for seed in seeds:
             for slow, fast in [*PAIRS, ("ring-no-ecn", "panama"), ("switchml*", "panama")]:
-                pair = [Point([runs[f"{kind},load={load},seed={seed},{mode}"]], end_us) for kind in (slow, fast)]
+                pair = [Point([runs[_name(kind, load, seed, mode)]], end_us) for kind in (slow, fast)]
                 rows.append(_row(f"{mode}, seed {seed}", slow, fast, *pair))
     return rows
 
@@ -286,7 +293,7 @@ def _sensitivity(runs, varied, load: float, end_us: float) -> list[dict]:
     """
     rows = []
     for slow, fast in PAIRS if varied else []:
-        pair = [Point([runs[f"{kind},load={load},seed=1,greedy"]], end_us) for kind in (slow, fast)]
+        pair = [Point([runs[_name(kind, load, 1, "greedy")]], end_us) for kind in (slow, fast)]
         rows.append(_row("default", slow, fast, *pair))
     for parameter, changes in VARIED.items() if varied else []:
         for table, key, value in changes:
