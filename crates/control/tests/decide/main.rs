@@ -303,13 +303,7 @@ fn after_a_restart_a_plan_is_improved_as_soon_as_the_switches_are_there() {
     let job = world.job();
     world.down("spine1");
     let plan = world.plan(job).clone();
-    let leases: Vec<_> =
-        world.switches.iter().map(|(name, s)| (name.clone(), s.1.clone())).collect();
-    let store = world.store.clone();
-    world.restart(Settings::default(), store);
-    for (name, leases) in leases {
-        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
-    }
+    world.restart_with_leases();
     (0..4).for_each(|rank| _ = world.join(job, rank, &format!("h{rank}"), plan.epoch).unwrap());
     world.up("spine1", &[]).unwrap();
     world.wait(200);

@@ -513,13 +513,7 @@ fn no_rank_gets_a_plan_under_another_key_than_its_leases() {
     let mut world = World::standard();
     let job = world.job();
     world.play(Event::RekeyJob { job, key: REBUILT }).unwrap();
-    let leases: Vec<_> =
-        world.switches.iter().map(|(name, s)| (name.clone(), s.1.clone())).collect();
-    let store = world.store.clone();
-    world.restart(Settings::default(), store);
-    for (name, leases) in leases {
-        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
-    }
+    world.restart_with_leases();
     for rank in 0..4 {
         world.join(job, rank, &format!("h{rank}"), 1).unwrap();
     }

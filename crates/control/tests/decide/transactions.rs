@@ -101,13 +101,7 @@ fn a_restart_loads_the_jobs_and_their_plans() {
     let mut world = World::standard();
     let job = world.job();
     let plan = world.plan(job).clone();
-    let store = world.store.clone();
-    let installed: Vec<_> =
-        world.switches.iter().map(|(name, (_, leases))| (name.clone(), leases.clone())).collect();
-    world.restart(Settings::default(), store);
-    for (name, leases) in installed {
-        world.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
-    }
+    world.restart_with_leases();
     for rank in 0..4 {
         world.join(job, rank, &format!("h{rank}"), 1).unwrap();
     }

@@ -135,6 +135,16 @@ impl World {
         }
     }
 
+    /// Stops the controller and starts another with its store, to which the switches come with their leases.
+    pub fn restart_with_leases(&mut self) {
+        let switches = self.switches.iter();
+        let leases: Vec<_> = switches.map(|(name, s)| (name.clone(), s.1.clone())).collect();
+        self.restart(Settings::default(), self.store.clone());
+        for (name, leases) in leases {
+            self.up(&name, &leases.into_iter().collect::<Vec<_>>()).unwrap();
+        }
+    }
+
     pub fn play(&mut self, event: Event) -> Result<Answer, Failure> {
         let answer = self.decide(event);
         while let Some(answer) = self.answers.pop_front() {
