@@ -138,7 +138,7 @@ else
 	cargo bench --profile release --quiet --workspace $(FEATURES) --bench $(NAME) -- --out $(CURDIR)/out/bench/$(NAME).json
 endif
 
-fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; some minutes, with SCALE=medium or full hours
+fig: build ## figures of the papers beside ours, into out/fig; FIG=name of a folder in experiments for one; a quarter of an hour, with SCALE=medium or full hours
 	@set -e; for run in $(wildcard experiments/$(or $(FIG),*)/run.py); do \
 		$(BIN)/python $$run --out out/fig/$$(basename $$(dirname $$run)); \
 	done
